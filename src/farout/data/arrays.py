@@ -1,0 +1,202 @@
+"""Sets that are one array: in memory, or memory-mapped from a `.npy` file."""
+
+import pickle
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from farout.data.source import ImageSet
+from farout.errors import DataError
+
+Array = npt.NDArray[Any]
+
+IMAGE_KEYS = ("images", "x", "data", "arr_0")
+LABEL_KEYS = ("labels", "y")
+
+# What numpy raises on damaged or refused files, by file kind and numpy version.
+_DAMAGED = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, pickle.UnpicklingError)
+
+
+class Mapped:
+    """An array on disk, mapped on first use in each process; pickled as the way to open it, never as its bytes.
+
+    A memory map has no file offset, so forked workers cannot disturb each other's reads.
+    """
+
+    def __init__(self, opener: Callable[[], Array]) -> None:
+        self.opener = opener
+        self._array: Array | None = None
+
+    @property
+    def array(self) -> Array:
+        if self._array is None:
+            self._array = self.opener()
+        return self._array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.array.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.array.dtype
+
+    def __getitem__(self, rows: Array) -> Array:
+        return np.asarray(self.array[rows])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"opener": self.opener, "_array": None}
+
+
+class ArraySet:
+    """N samples of one array: uint8 tensor (N, C, H, W), uint8 numpy (N, H, W, C), or float embeddings (N, D).
+
+    Numpy images are turned to (C, H, W) batch by batch, so a memory-mapped file is never copied whole; embeddings
+    are read as float32. `labels` are integers (N,), with -1 for "none known".
+    """
+
+    def __init__(
+        self,
+        name: str,
+        images: Tensor | Array | Mapped,
+        labels: Tensor | Array | Sequence[int] | None = None,
+        classes: Sequence[str] = (),
+    ) -> None:
+        _check_images(name, images)
+        self.name = name
+        self.classes = tuple(classes)
+        self.images = images
+        self._labels = None if labels is None else _checked_labels(name, labels, len(self), self.classes)
+
+    @property
+    def labels(self) -> Tensor | None:
+        return self._labels
+
+    def __len__(self) -> int:
+        return int(self.images.shape[0])
+
+    def read(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        rows = checked(indices, len(self), self.name)
+        return self._samples(rows), labels_at(self._labels, rows)
+
+    def _samples(self, rows: Tensor) -> Tensor:
+        if isinstance(self.images, Tensor):
+            samples = self.images[rows]
+            return samples if samples.dtype == torch.uint8 else samples.float()
+        batch = np.asarray(self.images[rows.numpy()])
+        if batch.dtype != np.uint8:
+            return torch.from_numpy(batch.astype(np.float32))
+        return torch.from_numpy(batch).permute(0, 3, 1, 2).contiguous()
+
+
+class Subset:
+    """The samples of `base` at `indices`, in that order; labels keep their numbers and names."""
+
+    def __init__(self, base: ImageSet, indices: Tensor | Sequence[int]) -> None:
+        self.base = base
+        self.name = base.name
+        self.classes = base.classes
+        self.indices = checked(torch.as_tensor(indices), len(base), base.name)
+
+    @property
+    def labels(self) -> Tensor | None:
+        labels = self.base.labels
+        return None if labels is None else labels[self.indices]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def read(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        return self.base.read(self.indices[checked(indices, len(self), self.name)])
+
+
+def read_arrays(path: Path | str, name: str | None = None, classes: Sequence[str] = ()) -> ArraySet:
+    """The set in a `.npy` file (memory-mapped) or a `.npz` file; pickled objects in either are refused.
+
+    A `.npz` file holds images|x|data|arr_0, and if known labels|y and classes (an array of strings). `classes`
+    names the labels of a file that does not, provided that no label is beyond them.
+    """
+    path = Path(path)
+    try:
+        images, labels, named = _open_npz(path) if path.suffix == ".npz" else (_open_npy(path), None, ())
+    except _DAMAGED as error:
+        raise DataError(
+            f"{path} cannot be read as a plain array file: {error}; write it anew with numpy.save or numpy.savez"
+        ) from error
+    if not named and labels is not None and labels.size and labels.max() < len(classes):
+        named = tuple(classes)
+    return ArraySet(name or path.stem, images, labels, named)
+
+
+def checked(indices: Tensor, count: int, name: str) -> Tensor:
+    """`indices` as int64 on the CPU; an IndexError unless each is in [0, count)."""
+    rows = indices.detach().cpu().long()
+    if rows.numel() and not (0 <= int(rows.min()) and int(rows.max()) < count):
+        raise IndexError(f"{name} has {count} samples; asked for {int(rows.min())} .. {int(rows.max())}")
+    return rows
+
+
+def labels_at(labels: Tensor | None, rows: Tensor) -> Tensor:
+    """The labels (B,) of `rows`, -1 where the set has none."""
+    return torch.full_like(rows, -1) if labels is None else labels[rows]
+
+
+def _open_npy(path: Path) -> Mapped:
+    mapped = Mapped(partial(np.load, path, mmap_mode="r", allow_pickle=False))
+    if not isinstance(mapped.array, np.ndarray):
+        raise ValueError("it holds several arrays; name it .npz")
+    return mapped
+
+
+def _open_npz(path: Path) -> tuple[Array, Array | None, tuple[str, ...]]:
+    loaded = np.load(path, allow_pickle=False)
+    if isinstance(loaded, np.ndarray):
+        raise ValueError("it holds one bare array; name it .npy")
+    with loaded as arrays:
+        image_key = next((key for key in IMAGE_KEYS if key in arrays), None)
+        if image_key is None:
+            raise ValueError(
+                f"it has {', '.join(arrays.files) or 'nothing'}, none of {', '.join(IMAGE_KEYS)}"
+            )
+        label_key = next((key for key in LABEL_KEYS if key in arrays), None)
+        classes = arrays["classes"] if "classes" in arrays else np.empty(0, dtype=np.str_)
+        if classes.dtype.kind != "U":
+            raise ValueError(f"classes must be an array of strings, not {classes.dtype}")
+        labels = None if label_key is None else np.ravel(arrays[label_key])
+        return arrays[image_key], labels, tuple(str(name) for name in np.ravel(classes))
+
+
+def _check_images(name: str, images: Tensor | Array | Mapped) -> None:
+    shape, dtype = tuple(images.shape), str(images.dtype).removeprefix("torch.")
+    channels = 1 if isinstance(images, Tensor) else 3
+    if dtype == "uint8" and len(shape) == 4 and shape[channels] in (1, 3):
+        return
+    if dtype.startswith("float") and len(shape) == 2:
+        return
+    raise DataError(
+        f"{name}: an array {shape} of {dtype} is not a set of samples; give uint8 images, (N, C, H, W) as a torch"
+        " tensor or (N, H, W, C) as a numpy array, with 1 or 3 channels, or float embeddings (N, D)"
+    )
+
+
+def _checked_labels(name: str, labels: Any, count: int, classes: tuple[str, ...]) -> Tensor:
+    known = torch.as_tensor(np.asarray(labels) if not isinstance(labels, Tensor) else labels)
+    if known.shape != (count,) or known.is_floating_point() or known.dtype == torch.bool:
+        raise DataError(
+            f"{name}: labels must be {count} integers, one a sample, not {tuple(known.shape)} of {known.dtype}"
+        )
+    known = known.long()
+    if count and (int(known.min()) < -1 or (classes and int(known.max()) >= len(classes))):
+        raise DataError(
+            f"{name}: labels run from {int(known.min())} to {int(known.max())}; expected -1 (none known) or"
+            f" 0 .. {len(classes) - 1 if classes else 'K - 1'}"
+        )
+    return known

@@ -1,0 +1,94 @@
+"""A training batch as a function of (seed, epoch, step, rank): ID samples and outliers, drawn and augmented."""
+
+from collections.abc import Iterator
+from itertools import repeat
+
+import torch
+from torch import Tensor
+
+from farout import distributed, seeds
+from farout.data.augment import Augment
+from farout.data.source import Source
+from farout.errors import DataError
+from farout.types import Batch
+
+ID_STREAM, OUTLIER_STREAM, AUGMENT_STREAM = 1, 2, 3
+
+
+def epoch_order(count: int, wanted: int, generator: torch.Generator) -> Tensor:
+    """`wanted` numbers below `count`: whole permutations one after another, the last one cut.
+
+    Where far fewer are wanted than there are (80 million images), distinct numbers are drawn without a permutation.
+    """
+    if wanted * 8 < count:
+        drawn = torch.randint(count, (wanted + wanted // 4 + 16,), generator=generator)
+        _, inverse = torch.unique(drawn, return_inverse=True)
+        first = torch.full((int(inverse.max()) + 1,), len(drawn)).scatter_reduce(
+            0, inverse, torch.arange(len(drawn)), "amin"
+        )
+        return drawn[first.sort().values][:wanted]
+    rounds = -(-wanted // count)
+    return torch.cat([torch.randperm(count, generator=generator) for _ in range(rounds)])[:wanted]
+
+
+class Pairs:
+    """All batches of a training run. An epoch is one pass over the ID set; the last, smaller batch is dropped.
+
+    Outliers are drawn anew each epoch, without repetition while the pool lasts. With several ranks each takes its
+    share of every batch (rows rank::ranks), so the global batch does not depend on how many there are.
+    """
+
+    def __init__(
+        self,
+        inliers: Source,
+        outliers: Source | None,
+        augment: Augment,
+        *,
+        batch_size: int = 128,
+        outlier_batch_size: int = 256,
+        seed: int = 0,
+    ) -> None:
+        self.inliers, self.outliers, self.augment = inliers, outliers, augment
+        self.batch_size, self.outlier_batch_size, self.seed = batch_size, outlier_batch_size, seed
+        self.steps = len(inliers.set) // batch_size
+        if self.steps == 0:
+            raise DataError(
+                f"{inliers.set.name} has {len(inliers.set)} training samples, fewer than one batch of {batch_size}; "
+                "lower data.batch_size"
+            )
+        if outliers is not None and len(outliers.set) == 0:
+            raise DataError(f"the auxiliary set {outliers.set.name} is empty")
+
+    @property
+    def images_per_step(self) -> int:
+        return self.batch_size + (self.outlier_batch_size if self.outliers is not None else 0)
+
+    def epoch(self, epoch: int, start: int = 0, selection: Tensor | None = None) -> Iterator[Batch]:
+        """The batches of one epoch from step `start` on; `selection` limits the outliers to these indices."""
+        outlier_batches: Iterator[tuple[Tensor | None, Tensor | None]] = repeat((None, None))
+        if self.outliers is not None:
+            pool = len(self.outliers.set) if selection is None else len(selection)
+            order = epoch_order(
+                pool,
+                self.steps * self.outlier_batch_size,
+                seeds.generator(self.seed, OUTLIER_STREAM, epoch),
+            )
+            order = order if selection is None else selection.cpu()[order]
+            outlier_batches = self.outliers.batches(self._mine(order, self.outlier_batch_size, start))
+        order = epoch_order(
+            len(self.inliers.set), self.steps * self.batch_size, seeds.generator(self.seed, ID_STREAM, epoch)
+        )
+        id_batches = self.inliers.batches(self._mine(order, self.batch_size, start))
+        for step, ((x, y), (x_out, _)) in enumerate(zip(id_batches, outlier_batches, strict=False), start):
+            draws = seeds.generator(self.seed, AUGMENT_STREAM, epoch, step)
+            x = self.augment(x, draws, self.batch_size, self._rows)
+            if x_out is not None:
+                x_out = self.augment(x_out, draws, self.outlier_batch_size, self._rows)
+            yield Batch(x, y, x_out)
+
+    @property
+    def _rows(self) -> slice:
+        return slice(distributed.rank(), None, distributed.world_size())
+
+    def _mine(self, order: Tensor, size: int, start: int) -> list[Tensor]:
+        return [batch[self._rows] for batch in order.split(size)[start:]]

@@ -1,0 +1,17 @@
+"""Per-sample losses; every function returns one value a sample, so that the caller chooses the mean."""
+
+import torch
+from torch import Tensor
+
+
+def ce_to_uniform(logits: Tensor) -> Tensor:
+    """Cross-entropy from the uniform distribution to the prediction, the outlier-exposure loss.
+
+    ℓ_OE(x) = LSE(f(x)) − mean_k f_k(x) = KL(uniform ‖ softmax f(x)) + log K, hence at least log K.
+
+    logits (M, K) -> (M,). Lower is less confident.
+
+    >>> ce_to_uniform(torch.zeros(1, 4)).exp()
+    tensor([4.])
+    """
+    return torch.logsumexp(logits, dim=-1) - logits.mean(dim=-1)

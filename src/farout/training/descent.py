@@ -1,0 +1,49 @@
+"""One update of the network: a forward of the method's loss, a backward, a step of the optimiser."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from farout import distributed
+from farout.methods.base import Loss, Method
+from farout.nets.net import Net
+from farout.types import Batch, Terms
+
+
+class Objective(nn.Module):
+    """Network and method together: what is saved, what DDP wraps, what is compiled."""
+
+    def __init__(self, net: Net, method: Method) -> None:
+        super().__init__()
+        self.net, self.method = net, method
+
+    def forward(self, loss: Loss, batch: Batch) -> Terms:
+        return loss(self.net, batch)
+
+
+class Descent:
+    """Runs a method's update for a batch; `descend(loss)` is what the method is handed for each optimiser step."""
+
+    def __init__(self, objective: Objective, optimizer: torch.optim.Optimizer) -> None:
+        self.objective, self.optimizer = objective, optimizer
+        self.model: nn.Module = objective
+        if distributed.active():
+            self.model = DistributedDataParallel(objective, find_unused_parameters=True)
+
+    def __call__(self, batch: Batch, lr: float) -> Terms:
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+
+        def descend(loss: Loss) -> Terms:
+            terms: Terms = self.model(loss, batch)
+            self.optimizer.zero_grad(set_to_none=True)
+            total(terms).backward()
+            self.optimizer.step()
+            return {name: term.detach() for name, term in terms.items()}
+
+        return self.objective.method.update(self.objective.net, batch, descend)
+
+
+def total(terms: Terms) -> Tensor:
+    """The training loss: the sum of its terms."""
+    return torch.stack(list(terms.values())).sum()

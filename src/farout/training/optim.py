@@ -1,0 +1,80 @@
+"""Optimisers and learning-rate schedules by name. A schedule is a function of the step: nothing to save."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import torch
+from torch import nn
+
+Schedule = Callable[[int], float]
+"""Global step -> learning rate."""
+
+
+def sgd(
+    parameters: Iterable[nn.Parameter],
+    lr: float = 0.1,
+    momentum: float = 0.9,
+    nesterov: bool = True,
+    weight_decay: float = 5e-4,
+) -> torch.optim.Optimizer:
+    """Stochastic gradient descent with Nesterov momentum; weight decay on every parameter, as the paper's code."""
+    return torch.optim.SGD(parameters, lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
+
+
+def adamw(
+    parameters: Iterable[nn.Parameter], lr: float = 1e-3, weight_decay: float = 1e-2
+) -> torch.optim.Optimizer:
+    """AdamW, for heads on embeddings and for transformers."""
+    return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay)
+
+
+OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {"sgd": sgd, "adamw": adamw}
+
+
+def _warm(lr: float, step: int, warmup_steps: int) -> float:
+    return lr * min(1.0, (step + 1) / warmup_steps) if warmup_steps else lr
+
+
+def cosine(
+    lr: float, steps_per_epoch: int, epochs: int, floor: float = 1e-6, warmup_epochs: float = 0.0
+) -> Schedule:
+    """floor + ½ (lr − floor)(1 + cos π t/T), step by step, after a linear warm-up."""
+    total, warm = steps_per_epoch * epochs, round(steps_per_epoch * warmup_epochs)
+
+    def at(step: int) -> float:
+        if step < warm:
+            return _warm(lr, step, warm)
+        share = (step - warm) / max(1, total - warm)
+        return floor + 0.5 * (lr - floor) * (1 + math.cos(math.pi * share))
+
+    return at
+
+
+def step_decay(
+    lr: float,
+    steps_per_epoch: int,
+    epochs: int,
+    milestones: Sequence[int] = (100, 150),
+    factor: float = 0.1,
+    warmup_epochs: float = 0.0,
+) -> Schedule:
+    """lr · factor^(milestones passed), the milestones in epochs, after a linear warm-up."""
+    warm = round(steps_per_epoch * warmup_epochs)
+
+    def at(step: int) -> float:
+        passed = sum(step >= milestone * steps_per_epoch for milestone in milestones)
+        return _warm(lr * factor**passed, step, warm)
+
+    return at
+
+
+def constant(lr: float, steps_per_epoch: int, epochs: int) -> Schedule:
+    """lr at every step."""
+    return lambda step: lr
+
+
+SCHEDULES: Mapping[str, Callable[..., Schedule]] = {
+    "cosine": cosine,
+    "step": step_decay,
+    "constant": constant,
+}
