@@ -15,9 +15,7 @@ from farout.metrics import accuracy, aupr, auroc, fnr95, fpr_at_tpr, summary, th
 
 SIDES = ("id", "ood")
 # few distinct values, so that most examples hold ties within and across the sets
-scores = st.lists(
-    st.sampled_from([-np.inf, -1.0, -0.0, 0.0, 0.5, 0.75, 1.0, np.inf]), min_size=1, max_size=25
-)
+scores = st.lists(st.sampled_from([-np.inf, -1.0, -0.0, 0.0, 0.5, 0.75, 1.0, np.inf]), min_size=1, max_size=25)
 finite = st.lists(st.sampled_from([-2.0, -1.0, 0.0, 0.5, 0.75, 1.0]), min_size=1, max_size=25)
 rates = st.integers(1, 40).map(lambda k: k / 40)
 
@@ -45,9 +43,7 @@ def labelled(ids, oods, positive):
 @settings(deadline=None)
 @given(ids=scores, oods=scores, tpr=rates)
 def test_fpr_is_the_plain_loop(positive, ids, oods, tpr):
-    assert fpr_at_tpr(id_scores=ids, ood_scores=oods, tpr=tpr, positive=positive) == loop_fpr(
-        ids, oods, tpr, positive
-    )
+    assert fpr_at_tpr(id_scores=ids, ood_scores=oods, tpr=tpr, positive=positive) == loop_fpr(ids, oods, tpr, positive)
 
 
 @pytest.mark.parametrize("positive", SIDES)

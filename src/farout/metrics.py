@@ -109,9 +109,7 @@ def accuracy(*, logits: Scores, labels: Scores) -> float:
         shapes = f"{tuple(logits.shape)} and {tuple(labels.shape)}"
         raise ValueError(f"logits must be (B, K) and labels (B,), but their shapes are {shapes}")
     if logits.numel() == 0:
-        raise ValueError(
-            f"logits is empty, of shape {tuple(logits.shape)}: pass at least one sample and one class"
-        )
+        raise ValueError(f"logits is empty, of shape {tuple(logits.shape)}: pass at least one sample and one class")
     _refuse_nan("logits", logits)
     right = logits.argmax(dim=1) == labels.to(logits.device)
     return int(right.sum()) / len(right)
@@ -139,9 +137,7 @@ def _checked(name: str, scores: Scores) -> Tensor:
     # .cpu() before .double(): some devices (MPS) know no float64
     vector = torch.as_tensor(scores).detach().cpu().double()
     if vector.ndim != 1:
-        raise ValueError(
-            f"{name} must have one dimension, one score a sample, but its shape is {tuple(vector.shape)}"
-        )
+        raise ValueError(f"{name} must have one dimension, one score a sample, but its shape is {tuple(vector.shape)}")
     if len(vector) == 0:
         raise ValueError(f"{name} is empty: pass at least one score")
     _refuse_nan(name, vector)
@@ -151,9 +147,7 @@ def _checked(name: str, scores: Scores) -> Tensor:
 def _refuse_nan(name: str, values: Tensor) -> None:
     count = int(values.isnan().sum())
     if count:
-        raise ValueError(
-            f"{name} holds {count} NaN of {values.numel()} values: NaN cannot be ranked, find its cause"
-        )
+        raise ValueError(f"{name} holds {count} NaN of {values.numel()} values: NaN cannot be ranked, find its cause")
 
 
 def _rate(tpr: float) -> Fraction:
