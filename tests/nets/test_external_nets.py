@@ -10,7 +10,7 @@ from farout.errors import ConfigError, MissingExtraError
 from farout.nets import external
 
 
-def refuse(name, num_classes, **arguments):
+def build(name, num_classes, **arguments):
     """Builds a linear layer and remembers what it was asked for."""
     if "colour" in arguments:
         raise TypeError("unexpected keyword argument 'colour'")
@@ -30,7 +30,7 @@ def libraries(monkeypatch):
     vision.models = models
     models.list_models = lambda module=None: ["resnet50", "vgg16"] if module is models else ["everything"]
     timm.list_models = lambda: ["resnet50", "vit_tiny"]
-    models.get_model = timm.create_model = refuse
+    models.get_model = timm.create_model = build
     for name, module in (("torchvision", vision), ("torchvision.models", models), ("timm", timm)):
         monkeypatch.setitem(sys.modules, name, module)
 
@@ -73,9 +73,7 @@ def test_unknown_names(name, message):
 
 @pytest.mark.usefixtures("libraries")
 def test_wrong_arguments_are_shown():
-    with pytest.raises(
-        ConfigError, match=r"'timm/resnet50' cannot be built with \{'colour': 1\}: unexpected keyword"
-    ):
+    with pytest.raises(ConfigError, match=r"'timm/resnet50' cannot be built with \{'colour': 1\}: unexpected keyword"):
         external("timm/resnet50", num_classes=2, colour=1)
 
 
@@ -97,7 +95,5 @@ def test_a_library_that_cannot_be_imported(monkeypatch, tmp_path, library, line,
     for name in [name for name in sys.modules if name.split(".")[0] == library]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(
-        MissingExtraError, match=f"net '{library}/resnet50' needs {library}.*{reason}.*install the"
-    ):
+    with pytest.raises(MissingExtraError, match=f"net '{library}/resnet50' needs {library}.*{reason}.*install the"):
         external(f"{library}/resnet50", num_classes=2)

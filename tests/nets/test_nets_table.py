@@ -31,9 +31,7 @@ def test_every_net_opens_at_fc(name):
     assert out.features.min() >= 0
 
 
-@pytest.mark.parametrize(
-    "path", sorted(Path(farout.nets.__file__).parent.glob("*.py")), ids=lambda path: path.stem
-)
+@pytest.mark.parametrize("path", sorted(Path(farout.nets.__file__).parent.glob("*.py")), ids=lambda path: path.stem)
 def test_importing_the_nets_costs_torch_only(path):
     roots = set()
     for node in ast.parse(path.read_text()).body:

@@ -29,9 +29,7 @@ def forward_by_hand(state, x, blocks, convs, large):
     """ResNet in eval mode from names and numbers alone; the stride sits in the block's 3x3."""
 
     def bn(x, name):
-        return F.batch_norm(
-            x, *(state[f"{name}.{k}"] for k in ("running_mean", "running_var", "weight", "bias"))
-        )
+        return F.batch_norm(x, *(state[f"{name}.{k}"] for k in ("running_mean", "running_var", "weight", "bias")))
 
     if large:
         x = F.max_pool2d(F.relu(bn(F.conv2d(x, state["conv1.weight"], stride=2, padding=3), "bn1")), 3, 2, 1)
@@ -61,9 +59,7 @@ def scrambled(net):
     return net
 
 
-@pytest.mark.parametrize(
-    ("build", "parameters", "tensors"), [(resnet18, 11_689_512, 122), (resnet50, 25_557_032, 320)]
-)
+@pytest.mark.parametrize(("build", "parameters", "tensors"), [(resnet18, 11_689_512, 122), (resnet50, 25_557_032, 320)])
 def test_size_is_torchvisions(build, parameters, tensors):
     net = imagenet(build)
     assert count(net) == parameters

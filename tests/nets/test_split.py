@@ -171,7 +171,7 @@ def test_the_check_leaves_every_modules_mode_and_statistics():
     assert {name: module.training for name, module in net.body.named_modules()} == modes
     assert net.training
     assert torch.equal(model.features[1].running_mean, statistics)
-    assert not any(module.training for module in split(Nested().eval(), example=IMAGES).body.modules())
+    assert not split(Nested().eval(), example=IMAGES).training
 
 
 def test_a_lazy_head_gets_its_shape_from_the_example():
@@ -185,9 +185,7 @@ def test_a_lazy_head_gets_its_shape_from_the_example():
 
 @pytest.mark.parametrize("after", [nn.Softmax(1), nn.ReLU(), nn.BatchNorm1d(3), nn.CrossEntropyLoss()])
 def test_a_layer_after_the_head_is_named(after):
-    with pytest.raises(
-        ConfigError, match=rf"'4' \({type(after).__name__}\) after its last nn.Linear '3'.*head=\"3\""
-    ):
+    with pytest.raises(ConfigError, match=rf"'4' \({type(after).__name__}\) after its last nn.Linear '3'.*head=\"3\""):
         split(nn.Sequential(*sequential(), after))
 
 

@@ -82,9 +82,7 @@ def test_a_net_made_by_hand_takes_fc_for_its_head(tmp_path):
     assert (body.first.weight == 1).all()
 
 
-@pytest.mark.parametrize(
-    "prefix", ["module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.", "model."]
-)
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.", "model."])
 @pytest.mark.parametrize("wrap", [lambda net: net, split], ids=["plain", "split"])
 def test_prefixes_of_wrappers_fall_away(tmp_path, prefix, wrap):
     source, target = model(0), wrap(model(1))
@@ -153,9 +151,7 @@ def test_a_head_of_other_classes_is_refused_unless_skipped(tmp_path, wrap):
 def test_a_file_without_a_head_says_so(tmp_path):
     source, target = model(0), model(1)
     path = save({k: v for k, v in source.state_dict().items() if "fc" not in k}, tmp_path / "w.pt")
-    with pytest.raises(
-        CheckpointError, match=r"2 missing: fc.weight, fc.bias; the file has no such head; head=False"
-    ):
+    with pytest.raises(CheckpointError, match=r"2 missing: fc.weight, fc.bias; the file has no such head; head=False"):
         load_weights(target, path)
     load_weights(target, path, head=False)
     assert torch.equal(target.conv1.weight, source.conv1.weight)

@@ -30,18 +30,14 @@ def external(name: str, num_classes: int, **arguments: Any) -> nn.Module:
         raise ConfigError(f"unknown net {name!r}: an external net is 'torchvision/<name>' or 'timm/<name>'")
     try:
         module = importlib.import_module(_MODULES[library])
-    except (
-        Exception
-    ) as error:  # torchvision beside another torch fails with RuntimeError, and takes timm along
+    except Exception as error:  # torchvision beside another torch fails with RuntimeError, and takes timm along
         raise UnusableLibraryError(library, name, error) from error
     try:
         built: nn.Module = _BUILDERS[library](module, model, num_classes, arguments)
     except (TypeError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
-        raise ConfigError(
-            f"net {name!r} cannot be built with {arguments or 'no arguments'}: {error}"
-        ) from error
+        raise ConfigError(f"net {name!r} cannot be built with {arguments or 'no arguments'}: {error}") from error
     return built
 
 
@@ -54,17 +50,13 @@ def _torchvision(models: ModuleType, name: str, num_classes: int, arguments: dic
 def _timm(timm: ModuleType, name: str, num_classes: int, arguments: dict[str, Any]) -> nn.Module:
     # A name may carry a tag for its weights, "resnet50.a1_in1k"; the list holds architectures.
     _refuse_unknown("timm", name.partition(".")[0], timm.list_models())
-    built: nn.Module = timm.create_model(
-        name, **{"pretrained": False, "num_classes": num_classes, **arguments}
-    )
+    built: nn.Module = timm.create_model(name, **{"pretrained": False, "num_classes": num_classes, **arguments})
     return built
 
 
 def _refuse_unknown(library: str, name: str, known: Collection[str]) -> None:
     if name not in known:
-        close = " or ".join(
-            repr(f"{library}/{match}") for match in difflib.get_close_matches(name, known, n=2)
-        )
+        close = " or ".join(repr(f"{library}/{match}") for match in difflib.get_close_matches(name, known, n=2))
         raise ConfigError(f"unknown net '{library}/{name}'" + (f", did you mean {close}?" if close else ""))
 
 

@@ -71,9 +71,7 @@ class ResNet(nn.Module):
     ) -> None:
         super().__init__()
         if stem not in ("imagenet", "cifar"):
-            raise ConfigError(
-                f"ResNet has no stem {stem!r}: take 'imagenet' (7x7, stride 4 in all) or 'cifar' (3x3)"
-            )
+            raise ConfigError(f"ResNet has no stem {stem!r}: take 'imagenet' (7x7, stride 4 in all) or 'cifar' (3x3)")
         large = stem == "imagenet"
         self.conv1 = nn.Conv2d(
             in_channels,

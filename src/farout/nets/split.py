@@ -143,18 +143,14 @@ def _linear(model: nn.Module, name: str) -> nn.Linear:
     """The linear layer called `name`, ready to leave."""
     found = dict(model.named_modules(remove_duplicate=False)).get(name)
     if found is None:
-        raise ConfigError(
-            f"{type(model).__name__} has no module {name!r} for a head; it has {_linear_names(model)}"
-        )
+        raise ConfigError(f"{type(model).__name__} has no module {name!r} for a head; it has {_linear_names(model)}")
     if not isinstance(found, nn.Linear) or not _is_linear(found):
         raise ConfigError(
             f"head {name!r} is a {type(found).__name__}, not a free nn.Linear;"
             f" {type(model).__name__} has {_linear_names(model)}"
         )
     if isinstance(found, nn.LazyLinear):
-        raise ConfigError(
-            f"head {name!r} is a LazyLinear without a shape: run a batch first, or pass example="
-        )
+        raise ConfigError(f"head {name!r} is a LazyLinear without a shape: run a batch first, or pass example=")
     return found
 
 
@@ -197,17 +193,13 @@ def _eval_output(model: nn.Module, x: Tensor, normalise: nn.Module | None = None
 def _verify(net: Net, name: str, x: Tensor, before: object) -> None:
     """head(body(x)) must be what the model said before the split."""
     if not isinstance(before, Tensor):
-        raise ConfigError(
-            f"the model returns {type(before).__name__}, not a tensor: wrap it to return bare logits"
-        )
+        raise ConfigError(f"the model returns {type(before).__name__}, not a tensor: wrap it to return bare logits")
     try:
         after: Tensor = _eval_output(net, x).logits  # type: ignore[attr-defined]
     except ConfigError:
         raise
     except Exception as error:
-        raise ConfigError(
-            f"the model does not run opened at {name!r}, where forward should end: {error}"
-        ) from error
+        raise ConfigError(f"the model does not run opened at {name!r}, where forward should end: {error}") from error
     if after.shape != before.shape or not torch.allclose(after, before, rtol=1e-4, atol=1e-5, equal_nan=True):
         raise ConfigError(
             f"head(body(x)) is not the model's own output: something happens after {name!r} (a softmax in"

@@ -73,9 +73,7 @@ def _state(content: object, path: Path) -> State:
         raise CheckpointError(f"{path} holds no state dict but {_describe(content)}; save model.state_dict()")
     for name, value in content.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
-            raise CheckpointError(
-                f"{path} holds no state dict: its entry {name!r} is {_describe(value)}, not a tensor"
-            )
+            raise CheckpointError(f"{path} holds no state dict: its entry {name!r} is {_describe(value)}, not a tensor")
     return content
 
 

@@ -62,9 +62,7 @@ class WideResNet(nn.Module):
         super().__init__()
         blocks, rest = divmod(depth - 4, 6)
         if rest or blocks < 1:
-            raise ConfigError(
-                f"WideResNet depth {depth} is not 6n + 4 with n >= 1: take 10, 16, 22, 28, 34, 40, ..."
-            )
+            raise ConfigError(f"WideResNet depth {depth} is not 6n + 4 with n >= 1: take 10, 16, 22, 28, 34, 40, ...")
         self.conv1 = nn.Conv2d(in_channels, 16, 3, padding=1, bias=False)
         self.block1 = Stage(blocks, 16, 16 * width, 1, dropout)
         self.block2 = Stage(blocks, 16 * width, 32 * width, 2, dropout)
