@@ -8,9 +8,10 @@ import torch
 
 
 def mix(*numbers: int) -> int:
-    """One 63-bit seed from several numbers; any change in any of them gives an unrelated seed."""
-    state = np.random.SeedSequence([n & 0xFFFFFFFFFFFFFFFF for n in numbers]).generate_state(1, np.uint64)
-    return int(state[0] >> np.uint64(1))
+    """One 63-bit seed from several 64-bit numbers; any change in any of them gives an unrelated seed."""
+    # Their count and two words each: SeedSequence alone takes (1,) and (1, 0) for the same.
+    words = [len(numbers), *(word for n in numbers for word in (n & 0xFFFFFFFF, n >> 32 & 0xFFFFFFFF))]
+    return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def generator(*numbers: int) -> torch.Generator:

@@ -26,7 +26,7 @@ _DAMAGED = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.er
 
 
 class Mapped:
-    """An array on disk, mapped on first use in each process; pickled as the way to open it, never as its bytes.
+    """An array on disk, mapped on first use in each process; pickled as the way to open it, not as its bytes.
 
     A memory map has no file offset, so forked workers cannot disturb each other's reads.
     """
@@ -57,10 +57,10 @@ class Mapped:
 
 
 class ArraySet:
-    """N samples of one array: uint8 tensor (N, C, H, W), uint8 numpy (N, H, W, C), or float embeddings (N, D).
+    """N samples of one array: uint8 tensor (N, C, H, W), uint8 numpy (N, H, W, C) or float (N, D) embeddings.
 
-    Numpy images are turned to (C, H, W) batch by batch, so a memory-mapped file is never copied whole; embeddings
-    are read as float32. `labels` are integers (N,), with -1 for "none known".
+    Numpy images are turned to (C, H, W) batch by batch, so a memory-mapped file is never copied whole;
+    embeddings are read as float32. `labels` are integers (N,), with -1 for "none known".
     """
 
     def __init__(
@@ -121,15 +121,15 @@ class Subset:
 def read_arrays(path: Path | str, name: str | None = None, classes: Sequence[str] = ()) -> ArraySet:
     """The set in a `.npy` file (memory-mapped) or a `.npz` file; pickled objects in either are refused.
 
-    A `.npz` file holds images|x|data|arr_0, and if known labels|y and classes (an array of strings). `classes`
-    names the labels of a file that does not, provided that no label is beyond them.
+    A `.npz` file holds images|x|data|arr_0, and if known labels|y and classes (an array of strings). The
+    argument `classes` names the labels of a file that does not, provided that no label is beyond them.
     """
     path = Path(path)
     try:
         images, labels, named = _open_npz(path) if path.suffix == ".npz" else (_open_npy(path), None, ())
     except _DAMAGED as error:
         raise DataError(
-            f"{path} cannot be read as a plain array file: {error}; write it anew with numpy.save or numpy.savez"
+            f"{path} cannot be read as a plain array file: {error}; write it anew with numpy.save or savez"
         ) from error
     if not named and labels is not None and labels.size and labels.max() < len(classes):
         named = tuple(classes)
@@ -139,7 +139,7 @@ def read_arrays(path: Path | str, name: str | None = None, classes: Sequence[str
 def checked(indices: Tensor, count: int, name: str) -> Tensor:
     """`indices` as int64 on the CPU; an IndexError unless each is in [0, count)."""
     rows = indices.detach().cpu().long()
-    if rows.numel() and not (0 <= int(rows.min()) and int(rows.max()) < count):
+    if rows.numel() and (int(rows.min()) < 0 or int(rows.max()) >= count):
         raise IndexError(f"{name} has {count} samples; asked for {int(rows.min())} .. {int(rows.max())}")
     return rows
 
@@ -163,9 +163,7 @@ def _open_npz(path: Path) -> tuple[Array, Array | None, tuple[str, ...]]:
     with loaded as arrays:
         image_key = next((key for key in IMAGE_KEYS if key in arrays), None)
         if image_key is None:
-            raise ValueError(
-                f"it has {', '.join(arrays.files) or 'nothing'}, none of {', '.join(IMAGE_KEYS)}"
-            )
+            raise ValueError(f"it has {', '.join(arrays.files) or 'nothing'}, none of {', '.join(IMAGE_KEYS)}")
         label_key = next((key for key in LABEL_KEYS if key in arrays), None)
         classes = arrays["classes"] if "classes" in arrays else np.empty(0, dtype=np.str_)
         if classes.dtype.kind != "U":
@@ -175,28 +173,27 @@ def _open_npz(path: Path) -> tuple[Array, Array | None, tuple[str, ...]]:
 
 
 def _check_images(name: str, images: Tensor | Array | Mapped) -> None:
-    shape, dtype = tuple(images.shape), str(images.dtype).removeprefix("torch.")
+    shape = tuple(images.shape)
+    dtype = str(images.dtype) if isinstance(images, Tensor) else images.dtype.name
+    dtype = dtype.removeprefix("torch.")
     channels = 1 if isinstance(images, Tensor) else 3
     if dtype == "uint8" and len(shape) == 4 and shape[channels] in (1, 3):
         return
-    if dtype.startswith("float") and len(shape) == 2:
+    if dtype.startswith(("float", "bfloat")) and len(shape) == 2:
         return
     raise DataError(
-        f"{name}: an array {shape} of {dtype} is not a set of samples; give uint8 images, (N, C, H, W) as a torch"
-        " tensor or (N, H, W, C) as a numpy array, with 1 or 3 channels, or float embeddings (N, D)"
+        f"{name}: an array {shape} of {dtype} is not a set of samples; give uint8 images with 1 or 3 channels"
+        ", (N, C, H, W) as a torch tensor or (N, H, W, C) as a numpy array, or float embeddings (N, D)"
     )
 
 
 def _checked_labels(name: str, labels: Any, count: int, classes: tuple[str, ...]) -> Tensor:
-    known = torch.as_tensor(np.asarray(labels) if not isinstance(labels, Tensor) else labels)
-    if known.shape != (count,) or known.is_floating_point() or known.dtype == torch.bool:
+    known = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if known.shape != (count,) or (known.dtype.kind not in "iu" and count):
+        raise DataError(f"{name}: labels must be {count} integers, one a sample, not {known.shape} of {known.dtype}")
+    if count and (known.min() < -1 or (classes and known.max() >= len(classes))):
         raise DataError(
-            f"{name}: labels must be {count} integers, one a sample, not {tuple(known.shape)} of {known.dtype}"
-        )
-    known = known.long()
-    if count and (int(known.min()) < -1 or (classes and int(known.max()) >= len(classes))):
-        raise DataError(
-            f"{name}: labels run from {int(known.min())} to {int(known.max())}; expected -1 (none known) or"
+            f"{name}: labels run from {known.min()} to {known.max()}; expected -1 (none known) or"
             f" 0 .. {len(classes) - 1 if classes else 'K - 1'}"
         )
-    return known
+    return torch.from_numpy(known.astype(np.int64))

@@ -1,6 +1,6 @@
 """Random crops and flips of a whole batch in one gather, on uint8, on any device."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import torch
@@ -43,4 +43,4 @@ class NoAugment:
         return x
 
 
-AUGMENTS: Mapping[str, type[CropFlip] | type[NoAugment]] = {"crop-flip": CropFlip, "none": NoAugment}
+AUGMENTS: Mapping[str, Callable[..., Augment]] = {"crop-flip": CropFlip, "none": NoAugment}

@@ -11,9 +11,9 @@ from farout.data.readers import Reader
 class SetInfo:
     """One named set.
 
-    `layouts` are the paths tried below the data root, as globs, in this order. `splits` maps "train", "test", ... to
-    the word that fills `{split}` in them; a set without splits ignores the split asked for. `expected` counts the
-    images of each split ("all" where there are none) and `md5` knows published files by their name.
+    `layouts` are the paths tried below the data root, as globs, in this order. `splits` maps "train", "test",
+    ... to the word that fills `{split}` in them; a set without splits ignores the split asked for. `expected`
+    counts the images of each split ("all" where there are none); `md5` knows published files by their name.
     """
 
     name: str
@@ -81,8 +81,7 @@ _TABLE = (
             "images_classic/cifar100/{split}",
         ),
         readers.cifar100,
-        "unpack cifar-100-binary.tar.gz or cifar-100-python.tar.gz from"
-        " https://www.cs.toronto.edu/~kriz/cifar.html",
+        "unpack cifar-100-binary.tar.gz or cifar-100-python.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html",
         "Krizhevsky 2009; no licence stated",
         TRAIN_TEST,
         {"train": 50_000, "test": 10_000},
@@ -121,9 +120,7 @@ _TABLE = (
         "places365",
         "test OOD: scenes; releases take different subsets, so name yours",
         (
-            *at_homes(
-                "places365_standard/val", "places365/test_subset", "places365", "Places/images", "Places"
-            ),
+            *at_homes("places365_standard/val", "places365/test_subset", "places365", "Places/images", "Places"),
             "images_classic/places365",
         ),
         readers.folder,
@@ -254,8 +251,8 @@ _TABLE = (
     ),
     SetInfo(
         "imagenet21k-p",
-        "auxiliary outliers for ImageNet: 11,060,223 training images in the winter 2021 release, 11,797,632 in the"
-        " fall 2011 one; drop the classes that overlap",
+        "auxiliary outliers for ImageNet (drop the classes that overlap): 11,060,223 training images in the"
+        " winter 2021 release, 11,797,632 in that of fall 2011",
         (
             "imagenet21k_resized/imagenet21k_{split}",
             "imagenet21k_{split}",

@@ -10,21 +10,22 @@ import torch
 
 from farout.data.arrays import Array, ArraySet
 from farout.data.pickles import load_plain
-from farout.errors import DataError
+from farout.errors import ConfigError, DataError
 
 PIXELS = 3 * 32 * 32  # red, green and blue planes, each row by row
 
-CIFAR10_CLASSES = tuple("airplane automobile bird cat deer dog frog horse ship truck".split())
-
-CIFAR100_CLASSES = tuple(
-    """apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can
-    castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin
-    elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster
-    man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck
-    pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk
-    skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger
-    tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm""".split()
-)
+_TEN = "airplane automobile bird cat deer dog frog horse ship truck"
+_HUNDRED = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can
+castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin
+elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard
+lobster man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear
+pickup_truck pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark
+shrew skunk skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone
+television tiger tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm
+"""
+CIFAR10_CLASSES = tuple(_TEN.split())
+CIFAR100_CLASSES = tuple(_HUNDRED.split())
 
 
 @dataclass(frozen=True)
@@ -70,13 +71,13 @@ def read_cifar10(folder: Path, split: str, name: str = "cifar10") -> ArraySet:
 
 
 def read_cifar100(folder: Path, split: str, name: str = "cifar100") -> ArraySet:
-    """CIFAR-100 with fine labels, from `cifar-100-binary` (coarse byte, fine byte, pixels) or `cifar-100-python`."""
+    """CIFAR-100, fine labels, from `cifar-100-binary` (coarse, fine, pixels) or `cifar-100-python`."""
     return _read(Path(folder), split, name, BINARY_100, PYTHON_100, CIFAR100_CLASSES)
 
 
-def _read(
-    folder: Path, split: str, name: str, binary: Version, python: Version, classes: tuple[str, ...]
-) -> ArraySet:
+def _read(folder: Path, split: str, name: str, binary: Version, python: Version, classes: tuple[str, ...]) -> ArraySet:
+    if split not in binary.files:
+        raise ConfigError(f"{name} has no split {split!r}; it has {', '.join(binary.files)}")
     pickled = any((folder / file).is_file() for file in python.files[split])
     version = python if pickled else binary
     parse = _parse_pickle if pickled else _parse_binary
@@ -92,19 +93,19 @@ def _parse_file(path: Path, parse: Any, full: int, names: tuple[str, ...]) -> tu
     pixels, labels = parse(path, full, 1 if len(names) == 10 else 2)
     if len(labels) != len(pixels) or (len(labels) and not 0 <= labels.min() <= labels.max() < len(names)):
         raise DataError(
-            f"{path} is damaged: {len(pixels)} images with {len(labels)} labels, not all in 0 .. {len(names) - 1};"
-            " unpack it again"
+            f"{path} is damaged: {len(pixels)} images with {len(labels)} labels, not all in"
+            f" 0 .. {len(names) - 1}; unpack it again"
         )
     return pixels, labels
 
 
 def _parse_binary(path: Path, full: int, label_bytes: int) -> tuple[Array, Array]:
-    # The fine label of CIFAR-100 is the second label byte, the only label of CIFAR-10 the first: the last one.
+    # CIFAR-100 writes a coarse and a fine label, CIFAR-10 only one: the last label byte is the one wanted.
     record, found = label_bytes + PIXELS, path.stat().st_size
     if found == 0 or found % record:
         raise DataError(
-            f"{path} is damaged: {found:,} bytes found, {full * record:,} expected ({full:,} records of {record:,}"
-            " bytes); unpack it again"
+            f"{path} is damaged: {found:,} bytes found, {full * record:,} expected ({full:,} records of"
+            f" {record:,} bytes); unpack it again"
         )
     records = np.fromfile(path, dtype=np.uint8).reshape(-1, record)
     return records[:, label_bytes:], records[:, label_bytes - 1].astype(np.int64)
@@ -117,9 +118,7 @@ def _parse_pickle(path: Path, full: int, label_bytes: int) -> tuple[Array, Array
         raise DataError(f"{error} (a whole file has over {full * PIXELS:,} bytes)") from error
     pixels, labels = batch.get("data"), batch.get("labels" if label_bytes == 1 else "fine_labels")
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[1:] != (PIXELS,):
-        found = (
-            f"{pixels.shape} of {pixels.dtype}" if isinstance(pixels, np.ndarray) else type(pixels).__name__
-        )
+        found = f"{pixels.shape} of {pixels.dtype}" if isinstance(pixels, np.ndarray) else type(pixels).__name__
         raise DataError(f"{path} is damaged: its data is {found}, expected ({full:,}, {PIXELS}) of uint8")
     try:
         return pixels, np.array(labels, dtype=np.int64).reshape(-1)

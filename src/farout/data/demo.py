@@ -50,14 +50,13 @@ def _letter(letter: str, rng: np.random.Generator) -> NDArray[np.uint8]:
 
     font = ImageFont.load_default(size=float(rng.uniform(22, 32)))
     page = Image.new("L", (64, 64))
-    ImageDraw.Draw(page).text(
-        (32, 32), letter, fill=255, font=font, anchor="mm", stroke_width=int(rng.integers(0, 2))
-    )
+    ImageDraw.Draw(page).text((32, 32), letter, fill=255, font=font, anchor="mm", stroke_width=int(rng.integers(0, 2)))
     page = page.rotate(float(rng.uniform(-15, 15)), resample=Image.Resampling.BILINEAR)
     left, top = (16 + rng.integers(-2, 3, size=2)).tolist()
     ink = np.asarray(page.crop((left, top, left + 32, top + 32))) > 127
     counts = ink.reshape(SIDE, 4, SIDE, 4).sum(axis=(1, 3))
-    return np.round(counts * (255 / 16)).astype(np.uint8)
+    inked: NDArray[np.uint8] = np.round(counts * (255 / 16)).astype(np.uint8)
+    return inked
 
 
 def _patches(photo: str, count: int, rng: np.random.Generator) -> NDArray[np.uint8]:

@@ -11,9 +11,9 @@ from farout.errors import DataError
 class FolderSet(ImageFiles):
     """All images below `root`, sorted; the class is the first folder level, whatever lies deeper.
 
-    Every first-level folder is a class, even an empty one, so that splits of one set number their classes alike;
-    `names` renames them. An image directly in `root` has label -1; without folders the set has no labels.
-    Links that leave `root` are refused; links to folders inside it are not followed, which would count images twice.
+    Every first-level folder is a class, even an empty one, so that splits of one set number their classes
+    alike; `names` renames them. An image directly in `root` has label -1; without folders none has one.
+    Links that leave `root` are refused; links to folders inside it are not followed, lest images count twice.
     """
 
     def __init__(
@@ -43,9 +43,7 @@ def inside(path: Path, root: Path) -> bool:
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
     with os.scandir(folder) as entries:
-        return sorted(
-            (entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name
-        )
+        return sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
 
 
 def _images(folder: Path, prefix: str, root: Path) -> Iterator[str]:
@@ -53,8 +51,8 @@ def _images(folder: Path, prefix: str, root: Path) -> Iterator[str]:
         is_image = entry.name.lower().endswith(EXTENSIONS)
         if entry.is_symlink() and (is_image or entry.is_dir()) and not inside(Path(entry.path), root):
             raise DataError(
-                f"{entry.path} is a link that leaves {root} (to {Path(entry.path).resolve()}); copy the files there,"
-                " or open the folder it points to"
+                f"{entry.path} is a link that leaves {root} (to {Path(entry.path).resolve()}); copy the files"
+                " there, or open the folder it points to"
             )
         if entry.is_dir(follow_symlinks=False):
             yield from _images(Path(entry.path), f"{prefix}{entry.name}/", root)

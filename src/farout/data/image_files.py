@@ -23,8 +23,8 @@ Size = int | tuple[int, int]
 class ImageFiles:
     """The images `files`, paths below `root`, as RGB (3, size, size): shorter side resized, centre cropped.
 
-    `corrupt` says what to do with an image that cannot be decoded: "raise" a DataError when it is read, or "skip"
-    it: decode all once now, leave the bad ones out, list them in `skipped` and warn.
+    `corrupt` says what to do with an image that cannot be decoded: "raise" a DataError when it is read, or
+    "skip" it: decode all once now, leave the bad ones out, list them in `skipped` and warn.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class ImageFiles:
         self.root = Path(root)
         self.classes = tuple(classes)
         self.resize, self.crop = _sides(size)
-        # One array of bytes: a list of millions of strings would be copied into every worker by reference counts.
+        # One array of bytes: reference counts would copy a list of millions of strings into every worker.
         self._files = np.array([os.fsencode(file) for file in files])
         self._labels = None if labels is None else torch.tensor(labels, dtype=torch.int64)
         self.skipped: tuple[str, ...] = ()
@@ -91,9 +91,7 @@ class ImageFiles:
         self.skipped = tuple(str(self.file(index)) for index in bad)
         first = ", ".join(self.skipped[:5]) + (", ..." if len(bad) > 5 else "")
         if len(bad) == len(self):
-            raise DataError(
-                f"{self.name}: none of the {len(bad)} images under {self.root} can be decoded: {first}"
-            )
+            raise DataError(f"{self.name}: none of the {len(bad)} images under {self.root} can be decoded: {first}")
         warnings.warn(f"{self.name}: skipped {len(bad)} damaged image(s): {first}", stacklevel=4)
         keep = np.setdiff1d(np.arange(len(self)), bad)
         self._files = self._files[keep]
@@ -102,7 +100,7 @@ class ImageFiles:
 
 
 def decode(path: Path, resize: int, crop: int) -> Tensor:
-    """The image at `path` as RGB uint8 (3, crop, crop): shorter side to `resize` (bilinear, antialiased), centre."""
+    """The centre, RGB (3, crop, crop), of the image at `path`, its shorter side resized (bilinear, antialiased)."""
     from PIL import Image  # not needed by those who bring arrays
 
     try:
@@ -111,12 +109,10 @@ def decode(path: Path, resize: int, crop: int) -> Tensor:
             scaled = picture.convert("RGB").resize((width, height), Image.Resampling.BILINEAR)
     except (DataError, MemoryError):
         raise
-    except (
-        Exception
-    ) as error:  # decoders raise many kinds on damaged bytes: OSError, SyntaxError, struct.error, ...
+    except Exception as error:  # damaged bytes raise many kinds: OSError, SyntaxError, struct.error, ...
         raise DataError(
-            f"image {path} cannot be decoded: {type(error).__name__}: {error}; remove it, or open the set with"
-            " corrupt='skip'"
+            f"image {path} cannot be decoded: {type(error).__name__}: {error}; remove it, or open the set"
+            " with corrupt='skip'"
         ) from error
     left, top = round((width - crop) / 2), round((height - crop) / 2)
     pixels = np.array(scaled.crop((left, top, left + crop, top + crop)))
@@ -124,7 +120,7 @@ def decode(path: Path, resize: int, crop: int) -> Tensor:
 
 
 def _resized(path: Path, size: tuple[int, int], resize: int) -> tuple[int, int]:
-    """Width and height once the shorter side is `resize`; refuses what would fill the memory, before or after."""
+    """Width and height once the shorter side is `resize`; refuses what would fill memory, before or after."""
     short, long = min(size), max(size)
     scaled = int(resize * long / short)
     if short * long > MAX_PIXELS or resize * scaled > MAX_PIXELS:
@@ -136,7 +132,7 @@ def _resized(path: Path, size: tuple[int, int], resize: int) -> tuple[int, int]:
 
 
 def _sides(size: Size) -> tuple[int, int]:
-    resize, crop = (size, size) if isinstance(size, int) else size
-    if not 0 < crop <= resize:
+    sides = (size, size) if isinstance(size, int) else tuple(size)  # a recipe gives a list
+    if len(sides) != 2 or not 0 < sides[1] <= sides[0]:
         raise ConfigError(f"size={size!r} is not a crop inside a resized image; use e.g. 32 or (256, 224)")
-    return resize, crop
+    return sides

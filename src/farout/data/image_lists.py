@@ -10,7 +10,7 @@ from farout.errors import DataError
 def read_list(
     path: Path | str, root: Path | str, name: str | None = None, size: Size = 32, corrupt: str = "raise"
 ) -> ImageFiles:
-    """The images that `path` lists, each line a path below `root` and a label (-1: none known), in that order."""
+    """The images that `path` lists in their order, each line a path below `root` and a label (-1: none)."""
     path, root = Path(path), Path(root).resolve()
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

@@ -1,6 +1,6 @@
 """Two ways to the training device that give the same batches: all at once, or as they are needed."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -47,7 +47,7 @@ class Streamed:
     def batches(self, indices: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         loader = DataLoader(
             _Reads(self.set),
-            sampler=list(indices),  # type: ignore[arg-type]  # each "index" is a batch of them
+            sampler=list(indices),  # each "index" is a batch of them
             batch_size=None,
             num_workers=self.workers,
             pin_memory=self.device.type == "cuda",
@@ -56,7 +56,7 @@ class Streamed:
             yield x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)
 
 
-LOADERS: Mapping[str, type[Resident] | type[Streamed]] = {"resident": Resident, "streamed": Streamed}
+LOADERS: Mapping[str, Callable[..., Source]] = {"resident": Resident, "streamed": Streamed}
 
 
 def in_order(source: Source, batch_size: int = 1000) -> Iterator[tuple[Tensor, Tensor]]:

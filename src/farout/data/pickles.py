@@ -10,7 +10,7 @@ from farout.errors import DataError
 
 
 def load_plain(path: Path) -> Any:
-    """The numpy arrays and plain containers pickled in `path`; a DataError on anything else, which is never run.
+    """The numpy arrays and plain containers pickled in `path`; anything else is a DataError and is never run.
 
     Strings of Python 2 come back as bytes.
     """
@@ -39,9 +39,7 @@ def _encode(text: str, encoding: str = "latin1") -> bytes:
 def _allowed() -> dict[tuple[str, str], Any]:
     array_parts = {"_reconstruct": np.empty(0).__reduce__()[0], "scalar": np.int64(0).__reduce__()[0]}
     table: dict[tuple[str, str], Any] = {
-        (f"numpy.{core}.multiarray", name): part
-        for core in ("core", "_core")
-        for name, part in array_parts.items()
+        (f"numpy.{core}.multiarray", name): part for core in ("core", "_core") for name, part in array_parts.items()
     }
     from_buffer = np.empty(0).__reduce_ex__(5)[0]  # pickle protocol 5
     table |= {(f"numpy.{core}.numeric", "_frombuffer"): from_buffer for core in ("core", "_core")}
@@ -62,7 +60,7 @@ class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:
             raise DataError(
-                f"{self.path} asks for {module}.{name}, which no data batch needs, so it was not run; do not trust"
-                " this file"
+                f"{self.path} asks for {module}.{name}, which no data batch needs, so it was not run; do not"
+                " trust this file"
             )
         return ALLOWED[module, name]

@@ -41,7 +41,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Report:
-    """What `check_set` saw: `corrupt` files cannot be decoded, `altered` ones differ from the published MD5."""
+    """What `check_set` saw: `corrupt` files cannot be decoded, `altered` ones are not as published (MD5)."""
 
     name: str
     split: str
@@ -62,12 +62,12 @@ class Report:
 def open_set(
     name: str, root: Path | str | None = None, split: str = "train", size: Size = 32, corrupt: str = "raise"
 ) -> ImageSet:
-    """The set `name` of `farout.data.SETS`, or the folder, `.npy`, `.npz`, `.bin`, `.mat` or image list at that path.
+    """The set `name` of `farout.data.SETS`, or the folder, `.npy`, `.npz`, `.bin`, `.mat` or `.txt` list.
 
-    Looked for below `root` (default $FAROUT_DATA, else "data"): first drop-in arrays `<name>-<split>.npz|.npy` and
-    `<name>.npz|.npy` (the latter serves every split), then the set's public layouts. `size` is for image files, as
-    is `corrupt` ("raise" or "skip"). Sets without splits, such as OOD test sets, ignore `split`. A known name is
-    never taken for a path: write ./textures to mean a folder.
+    Looked for below `root` (default $FAROUT_DATA, else "data"): first arrays `<name>-<split>.npz|.npy` and
+    `<name>.npz|.npy` (the latter serves every split), then the set's public layouts. `size` is for image
+    files, as is `corrupt` ("raise" or "skip"). Sets without splits, such as OOD test sets, ignore `split`. A
+    known name is never taken for a path: write ./textures to mean a folder.
     """
     if corrupt not in ("raise", "skip"):
         raise ConfigError(f"corrupt={corrupt!r} is not known; use 'raise' or 'skip'")
@@ -75,15 +75,13 @@ def open_set(
 
 
 def check_set(name: str, root: Path | str | None = None, split: str = "train", size: Size = 32) -> Report:
-    """Reads all of a set once, in chunks, and says what was found; raises DataError only where it cannot be opened."""
+    """Reads all of a set once, in chunks, and says what was found; a DataError where it cannot be opened."""
     found = find(name, data_root(root), split)
     images = found.open(size)
     shape, corrupt = _read_all(images)
     expected = found.info.count(split) if found.info else None
     altered = _altered(found)
-    return Report(
-        found.name, split, found.path, len(images), expected, shape, images.classes, corrupt, altered
-    )
+    return Report(found.name, split, found.path, len(images), expected, shape, images.classes, corrupt, altered)
 
 
 def data_root(root: Path | str | None) -> Path:
@@ -93,13 +91,13 @@ def data_root(root: Path | str | None) -> Path:
 
 def find(name: str, root: Path, split: str) -> Found:
     """Where `name` is below `root`, or the path `name` itself; a DataError that says what was looked for."""
+    if not name:
+        raise ConfigError(f"a data set needs a name; known sets: {', '.join(SETS)}")
     info = SETS.get(ALIASES.get(name.lower(), name.lower()))
     if info and info.splits and split not in info.splits:
         raise ConfigError(f"{info.name!r} has no split {split!r}; it has {', '.join(info.splits)}")
     stems = dict.fromkeys((name, info.name) if info else (name,))
-    arrays = [
-        f"{stem}{end}{kind}" for end in (f"-{split}", "") for stem in stems for kind in (".npz", ".npy")
-    ]
+    arrays = [f"{stem}{end}{kind}" for end in (f"-{split}", "") for stem in stems for kind in (".npz", ".npy")]
     title = info.name if info else Path(name).stem
     for path in (root / array for array in arrays):
         if path.is_file():
@@ -125,13 +123,13 @@ def _find_path(name: str, root: Path, split: str) -> tuple[Path, Reader]:
     close = difflib.get_close_matches(name.lower(), [*SETS, *ALIASES], n=1)
     hint = f", did you mean {close[0]!r}?" if close else "."
     raise DataError(
-        f"unknown data set {name!r}{hint} It is not a path either, and {root.absolute()} has no {name}-{split}.npz,"
-        f" {name}.npz or .npy. Known sets: {', '.join(SETS)}"
+        f"unknown data set {name!r}{hint} It is not a path either, and {root.absolute()} has no"
+        f" {name}-{split}.npz, {name}.npz or .npy. Known sets: {', '.join(SETS)}"
     )
 
 
 def _find_folder(path: Path, split: str) -> tuple[Path, Reader]:
-    """A folder of nothing but train/, test/, ... has splits; any other is one set, even with a class "train"."""
+    """A folder of nothing but train/, test/, ... has splits; any other is one set, class `train` or no."""
     if path.name.startswith("cifar-10-"):
         return path, readers.cifar10
     if path.name.startswith("cifar-100-"):
@@ -142,9 +140,7 @@ def _find_folder(path: Path, split: str) -> tuple[Path, Reader]:
     wanted = (split, "val", "valid", "validation") if split == "test" else (split,)
     chosen = next((part for part in wanted if part in folders), None)
     if chosen is None:
-        raise DataError(
-            f"{path} has {', '.join(folders)} but no {split}; add it, or name the folder you mean"
-        )
+        raise DataError(f"{path} has {', '.join(folders)} but no {split}; add it, or name the folder you mean")
     return path / chosen, readers.folder
 
 
@@ -152,8 +148,8 @@ def _missing(info: SetInfo, root: Path, split: str, arrays: Sequence[str]) -> Da
     part = f" ({split})" if info.splits else ""
     looked = ", ".join((*arrays, *info.patterns(split)))
     return DataError(
-        f"data set {info.name!r}{part} was not found below {root.absolute()}. Looked for: {looked}. To get it:"
-        f" {info.source}. If it is elsewhere, set FAROUT_DATA or pass root"
+        f"data set {info.name!r}{part} was not found below {root.absolute()}. Looked for: {looked}."
+        f" To get it: {info.source}. If it is elsewhere, set FAROUT_DATA or pass root"
     )
 
 

@@ -18,7 +18,7 @@ MD5 = {
 
 
 def read_svhn(path: Path, name: str = "svhn") -> ArraySet:
-    """One SVHN file: X (32, 32, 3, N) to images (N, 3, 32, 32), and y, where the file writes digit 0 as 10."""
+    """One SVHN file: X (32, 32, 3, N) to images (N, 3, 32, 32); y, where the file writes digit 0 as 10."""
     from scipy.io import loadmat  # slow to import, and only this set needs it
 
     try:
@@ -26,9 +26,7 @@ def read_svhn(path: Path, name: str = "svhn") -> ArraySet:
         images, digits = fields["X"], np.ravel(fields["y"]).astype(np.int64)
     except MemoryError:
         raise
-    except (
-        Exception
-    ) as error:  # scipy raises many kinds on damaged bytes: zlib.error, TypeError, ValueError, ...
+    except Exception as error:  # damaged bytes raise many kinds: zlib.error, TypeError, ValueError, ...
         raise DataError(
             f"{path} cannot be read as an SVHN file: {type(error).__name__}: {error}; download it again"
         ) from error

@@ -15,18 +15,16 @@ EXCLUSION_LIST = "80mn_cifar_idxs.txt"
 
 
 class TinyImages:
-    """`tiny_images.bin`, memory-mapped; images named in `exclude` (numbers from 1, one a line) are not in the set.
+    """`tiny_images.bin`, memory-mapped, without the images listed in `exclude` (numbers from 1, one a line).
 
-    Sample i is the i-th image that stays: with the excluded e_0 < e_1 < ... (from 0), e_k has e_k − k kept images
-    before it, so i lies at i + #{k : e_k − k ≤ i}. Nothing the size of the file is held in memory.
+    Sample i is the i-th image that stays: with the excluded e_0 < e_1 < ... (from 0), e_k has e_k − k kept
+    images before it, so i lies at i + #{k : e_k − k ≤ i}. Nothing the size of the file is held in memory.
     """
 
     classes: tuple[str, ...] = ()
     labels: Tensor | None = None
 
-    def __init__(
-        self, path: Path | str, exclude: Path | str | None = None, name: str = "tiny-images"
-    ) -> None:
+    def __init__(self, path: Path | str, exclude: Path | str | None = None, name: str = "tiny-images") -> None:
         self.name = name
         self.path = Path(path)
         stored = _stored(self.path)
@@ -53,8 +51,8 @@ def read_tiny_images(path: Path, name: str = "tiny-images") -> TinyImages:
     exclude = path.parent / EXCLUSION_LIST
     if not exclude.is_file():
         raise DataError(
-            f"{path} holds the CIFAR images too, and {exclude}, which says which, is missing; put it there (it comes"
-            " with the Outlier Exposure release), or use farout.data.TinyImages(path) to read them all"
+            f"{path} holds the CIFAR images too, and {exclude}, which says which, is missing; put it there"
+            " (it comes with the Outlier Exposure release), or use TinyImages(path) to read them all"
         )
     return TinyImages(path, exclude, name)
 
@@ -79,7 +77,7 @@ def _read_exclusions(path: Path, stored: int) -> Array:
         raise DataError(f"{path} is not a list of image numbers, one a line: {error}") from error
     if len(numbers) and not 1 <= numbers[0] <= numbers[-1] <= stored:
         raise DataError(
-            f"{path} lists images {numbers[0]} .. {numbers[-1]}, but the image file has 1 .. {stored}; the two do"
-            " not belong together"
+            f"{path} lists images {numbers[0]} .. {numbers[-1]}, but the image file has 1 .. {stored};"
+            " the two do not belong together"
         )
     return numbers - 1
