@@ -50,10 +50,7 @@ def check_arguments(
     for key, parameter in takes.items():
         if parameter.default is parameter.empty and key not in arguments:
             raise ConfigError(f"{owner} needs the argument {key!r}")
-    return {
-        key: typed(f"{owner} argument {key!r}", value, takes[key].annotation)
-        for key, value in arguments.items()
-    }
+    return {key: typed(f"{owner} argument {key!r}", value, takes[key].annotation) for key, value in arguments.items()}
 
 
 def typed(owner: str, value: Any, annotation: Any) -> Any:

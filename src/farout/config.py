@@ -163,9 +163,7 @@ def _parse(text: str, owner: str) -> Any:
     except yaml.YAMLError as error:
         where = getattr(error, "problem_mark", None)
         line = f" (line {where.line + 1})" if where else ""
-        raise ConfigError(
-            f"{owner} is not valid YAML{line}: {getattr(error, 'problem', None) or error}"
-        ) from None
+        raise ConfigError(f"{owner} is not valid YAML{line}: {getattr(error, 'problem', None) or error}") from None
     except RecursionError:
         raise ConfigError(f"{owner} is nested too deeply") from None
 
