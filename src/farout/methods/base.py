@@ -53,6 +53,4 @@ def forward_pair(net: Net, batch: Batch) -> tuple[Outputs, Outputs]:
     assert batch.x_out is not None, "this method trains with auxiliary outliers and the batch has none"
     count = batch.x.shape[0]
     out = net(torch.cat([batch.x, batch.x_out]))
-    return Outputs(out.features[:count], out.logits[:count]), Outputs(
-        out.features[count:], out.logits[count:]
-    )
+    return Outputs(out.features[:count], out.logits[:count]), Outputs(out.features[count:], out.logits[count:])

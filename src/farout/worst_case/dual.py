@@ -16,9 +16,7 @@ class DualVariable(nn.Module):
     gamma: Tensor
     radius: Tensor
 
-    def __init__(
-        self, rho: float = 10.0, beta: float = 0.01, gamma0: float = 0.01, gamma_max: float = 10.0
-    ) -> None:
+    def __init__(self, rho: float = 10.0, beta: float = 0.01, gamma0: float = 0.01, gamma_max: float = 10.0) -> None:
         super().__init__()
         self.rho, self.beta, self.gamma_max = rho, beta, gamma_max
         self.register_buffer("gamma", torch.tensor(float(gamma0)))
