@@ -9,10 +9,10 @@ import torch
 from farout import seeds
 from farout.components import make
 from farout.config import Config, DataConfig
-from farout.data.named import open_named
 from farout.data.arrays import ArraySet, Subset
 from farout.data.augment import AUGMENTS
 from farout.data.loaders import LOADERS
+from farout.data.named import open_named
 from farout.data.outliers import auxiliary
 from farout.data.pairs import Pairs
 from farout.data.source import ImageSet, Source
@@ -90,9 +90,7 @@ def outlier_set(data: DataConfig, id_classes: tuple[str, ...]) -> ImageSet:
 
 def test_sets(data: DataConfig) -> tuple[ImageSet, dict[str, dict[str, ImageSet]]]:
     """The ID test set, and the OOD test sets by group."""
-    groups = {
-        group: {name: _open(data, name, "test") for name in names} for group, names in data.test.items()
-    }
+    groups = {group: {name: _open(data, name, "test") for name in names} for group, names in data.test.items()}
     return _open(data, data.id, "test"), groups
 
 
@@ -198,6 +196,4 @@ def _count(samples: ImageSet) -> int:
 def _features(whole: Net, samples: ImageSet) -> ArraySet:
     """A set of embeddings: what a linear probe trains on."""
     embedded = embed(whole, samples)
-    return ArraySet(
-        f"{samples.name} features", embedded.outputs.features.cpu(), samples.labels, samples.classes
-    )
+    return ArraySet(f"{samples.name} features", embedded.outputs.features.cpu(), samples.labels, samples.classes)

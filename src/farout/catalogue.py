@@ -64,9 +64,10 @@ def nets() -> list[Row]:
 
 
 def sets() -> list[Row]:
-    from farout.data import DEMO_SETS, SETS
+    from farout.data import SETS
+    from farout.data.demo import DEMO_SETS
 
-    listed = [{"name": name, "what": info.role, "get": info.get} for name, info in SETS.items()]
+    listed = [{"name": name, "what": info.role, "get": info.source} for name, info in SETS.items()]
     return listed + [
         {"name": name, "what": summary(kind), "get": "comes with farout"} for name, kind in DEMO_SETS.items()
     ]

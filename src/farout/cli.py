@@ -61,17 +61,14 @@ def demo(
 
     result = run_demo(folder, seeds)
     _print_table(*result.table, title="Digits 0-5 against what the classifier never saw (percent)")
-    print(
-        f"\nRows       {result.results}\nTable      {result.markdown}\nHistograms {result.picture or result.why_no_picture}"
-    )
+    print(f"\nRows       {result.results}\nTable      {result.markdown}")
+    print(f"Histograms {result.picture or result.why_no_picture}")
     print(f"Detector   {result.detector}\nUse it     farout score {result.detector} {result.example}")
 
 
 @app.command()
 def train(
-    recipe: Annotated[
-        str, typer.Argument(help="A recipe's name (see `farout list recipes`) or a YAML file.")
-    ],
+    recipe: Annotated[str, typer.Argument(help="A recipe's name (see `farout list recipes`) or a YAML file.")],
     overrides: Overrides = None,
     run: Annotated[Path | None, typer.Option(help="The run's folder; runs/RECIPE/sSEED by default.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in that folder.")] = False,
@@ -160,9 +157,7 @@ def list_command(
 
 @data_app.command()
 def check(
-    name: Annotated[
-        str, typer.Argument(metavar="SET", help="A set's name (see `farout list sets`) or a path.")
-    ],
+    name: Annotated[str, typer.Argument(metavar="SET", help="A set's name (see `farout list sets`) or a path.")],
     root: Annotated[str | None, typer.Option(help="Where sets lie; $FAROUT_DATA, else ./data.")] = None,
     split: Annotated[str, typer.Option(help="train or test.")] = "train",
 ) -> None:
@@ -170,15 +165,16 @@ def check(
 
     Example: `farout data check cifar10 --root ~/data`
     """
-    from farout.data import check_set
+    from farout.data.named import check_named
 
-    report = check_set(name, root=root, split=split)
+    report = check_named(name, root=root, split=split)
     print(f"Set        {report.name} ({report.split})\nFound      {report.path}")
     expected = f" of {report.expected} expected" if report.expected else ""
     print(f"Samples    {report.count}{expected}, each {'x'.join(map(str, report.shape))}")
     print(f"Classes    {len(report.classes) or 'unknown'}")
-    for file in report.corrupt:
-        print(f"Corrupt    {file}")
+    for problem, files in (("Corrupt", report.corrupt), ("Altered", report.altered)):
+        for file in files:
+            print(f"{problem}    {file}")
     print("Verdict    " + ("fine" if report.ok else "not fine"))
     if not report.ok:
         raise typer.Exit(1)

@@ -46,7 +46,7 @@ def demo(folder: Path = Path("runs/demo"), seeds: int = 3) -> Demo:
                 f"demo/{method}",
                 [f"train.seed={seed}", *init],
                 run=folder / method / f"s{seed}",
-                resume=(folder / method / f"s{seed}").exists(),
+                resume=True,
             )
             rows += evaluate(done)
     rows.sort(key=lambda row: METHODS.index(row["method"]))
@@ -56,9 +56,7 @@ def demo(folder: Path = Path("runs/demo"), seeds: int = 3) -> Demo:
     write_atomically(folder / "table.md", lambda file: _put(file, markdown(*table)))
     detector = folder / "dal" / "s0" / "detector"
     picture, why = _picture(folder)
-    return Demo(
-        rows, table, folder / "results.jsonl", folder / "table.md", picture, why, detector, _examples(folder)
-    )
+    return Demo(rows, table, folder / "results.jsonl", folder / "table.md", picture, why, detector, _examples(folder))
 
 
 def _put(file: object, text: str) -> None:
@@ -69,9 +67,7 @@ def _picture(folder: Path) -> tuple[Path | None, str]:
     from farout.errors import MissingExtraError
 
     try:
-        return histograms(
-            {method: folder / method / "s0" for method in METHODS}, folder / "histograms.png"
-        ), ""
+        return histograms({method: folder / method / "s0" for method in METHODS}, folder / "histograms.png"), ""
     except MissingExtraError as error:
         return None, str(error)
 

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from farout.components import make
 from farout.data.as_set import as_set
-from farout.data.source import ImageSet
 from farout.errors import CheckpointError, NotFittedError
 from farout.metrics import threshold_at_tpr
 from farout.nets.make import make_net
@@ -42,9 +41,7 @@ class Detector(nn.Module):
 
     threshold: Tensor
 
-    def __init__(
-        self, net: Net, score: Score, *, classes: Sequence[str] = (), size: int | None = None
-    ) -> None:
+    def __init__(self, net: Net, score: Score, *, classes: Sequence[str] = (), size: int | None = None) -> None:
         super().__init__()
         self.net, self.score = net, score
         self.classes = tuple(classes)
@@ -118,11 +115,7 @@ class Detector(nn.Module):
                 )
             net = make_net(card["net"])
         detector = cls(net, make("score", SCORES, card["score"]), classes=card["classes"], size=card["size"])
-        fitted = {
-            name.removeprefix("score."): tensors.pop(name)
-            for name in list(tensors)
-            if name.startswith("score.")
-        }
+        fitted = {name.removeprefix("score."): tensors.pop(name) for name in list(tensors) if name.startswith("score.")}
         detector.score.restore(fitted)
         _load_rest(detector, tensors, folder)
         known = ("format", "net", "score", "classes", "size", "threshold", "higher_is")

@@ -15,3 +15,22 @@ def ce_to_uniform(logits: Tensor) -> Tensor:
     tensor([4.])
     """
     return torch.logsumexp(logits, dim=-1) - logits.mean(dim=-1)
+
+
+def energy(logits: Tensor) -> Tensor:
+    """The free energy E(x) = −LSE(f(x)): logits (B, K) -> (B,). Lower is more in-distribution.
+
+    >>> energy(torch.zeros(1, 4)).neg().exp()
+    tensor([4.])
+    """
+    return -torch.logsumexp(logits, dim=-1)
+
+
+def energy_above(logits: Tensor, margin: float) -> Tensor:
+    """max(0, E(x) − margin)², what ID data pay for lying above m_in: logits (B, K) -> (B,)."""
+    return torch.relu(energy(logits) - margin).square()
+
+
+def energy_below(logits: Tensor, margin: float) -> Tensor:
+    """max(0, margin − E(x))², what outliers pay for lying below m_out: logits (M, K) -> (M,)."""
+    return torch.relu(margin - energy(logits)).square()

@@ -53,10 +53,11 @@ def train(
     """
     config = recipe if isinstance(recipe, Config) else Config.load(recipe, overrides)
     folder = Path(run) if run is not None else default_folder(config)
-    _claim(folder, config, resume)
+    _check(folder, config, resume)
     if resume and (folder / "detector" / "detector.json").is_file():
         return Run(folder, config, Detector.load(folder / "detector"))
     work = build.job(config)
+    write_atomically(folder / "config.yaml", lambda file: _put(file, config.to_yaml()))
     fit(
         work.descent,
         work.pairs,
@@ -70,16 +71,13 @@ def train(
     return Run(folder, config, detector)
 
 
-def _claim(folder: Path, config: Config, resume: bool) -> None:
-    """Write config.yaml into a new folder; in an old one it must say the same."""
+def _check(folder: Path, config: Config, resume: bool) -> None:
+    """A folder is free, or holds a run of this very recipe that is to be resumed."""
     path = folder / "config.yaml"
     if not path.exists():
-        write_atomically(path, lambda file: _put(file, config.to_yaml()))
         return
     if not resume:
-        raise ConfigError(
-            f"{folder} already holds a run; continue it with --resume or choose another --run folder"
-        )
+        raise ConfigError(f"{folder} already holds a run; continue it with --resume or choose another --run folder")
     if Config.load(path) != config:
         raise ConfigError(
             f"{folder} was started from a different recipe (see {path}); resume with the same recipe and overrides, "
@@ -107,9 +105,7 @@ def load_run(folder: str | Path) -> Run:
     if not path.is_file():
         raise CheckpointError(f"{folder} is not a run: it has no config.yaml")
     if not (folder / "detector" / "detector.json").is_file():
-        raise CheckpointError(
-            f"the run in {folder} is not finished; finish it with `farout train ... --resume`"
-        )
+        raise CheckpointError(f"the run in {folder} is not finished; finish it with `farout train ... --resume`")
     return Run(folder, Config.load(path), Detector.load(folder / "detector"))
 
 
@@ -153,9 +149,7 @@ def evaluate(
 def _load(folder: Path, recipe: str | Path | None) -> Run:
     if (folder / "detector.json").is_file():
         if recipe is None:
-            raise ConfigError(
-                f"{folder} is a detector; say what to test it on with --recipe, e.g. --recipe demo/dal"
-            )
+            raise ConfigError(f"{folder} is a detector; say what to test it on with --recipe, e.g. --recipe demo/dal")
         return Run(folder, Config.load(recipe), Detector.load(folder))
     return load_run(folder)
 
@@ -173,7 +167,5 @@ def _write_results(folder: Path, rows: list[Row], kept: dict[str, dict[str, torc
     text = "".join(json.dumps(row) + "\n" for row in rows)
     write_atomically(folder / "results.jsonl", lambda file: _put(file, text))
     write_atomically(folder / "table.md", lambda file: _put(file, markdown(*long_table(rows))))
-    arrays = {
-        f"{score}|{name}": values.numpy() for score, sets in kept.items() for name, values in sets.items()
-    }
-    write_atomically(folder / "scores.npz", lambda file: np.savez(file, **arrays))
+    arrays = {f"{score}|{name}": values.numpy() for score, sets in kept.items() for name, values in sets.items()}
+    write_atomically(folder / "scores.npz", lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]

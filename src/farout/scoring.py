@@ -5,7 +5,8 @@ from pathlib import Path
 
 import torch
 
-from farout.data.folders import image_files, read_image
+from farout.data.folders import FolderSet
+from farout.data.image_files import decode
 from farout.detector import Detector
 from farout.errors import CheckpointError, DataError
 from farout.types import Row
@@ -26,7 +27,7 @@ def judge(detector: Detector | str | Path, paths: Sequence[str | Path]) -> Itera
         images, good, bad = [], [], {}
         for file in batch:
             try:
-                images.append(read_image(file, judge_with.size, channels))
+                images.append(_read(file, judge_with.size, channels))
                 good.append(file)
             except DataError as error:
                 bad[file] = str(error)
@@ -49,10 +50,20 @@ def _rows(
         yield {"file": str(file), "label": name, "score": score, "verdict": "OOD" if is_ood else "ID"}
 
 
+def _read(file: Path, size: int, channels: int) -> torch.Tensor:
+    """An image as the detector takes it: (3, size, size), or (1, size, size) by luminance."""
+    image = decode(file, size, size)
+    if channels == 3:
+        return image
+    luminance = torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)
+    return (image * luminance).sum(0, keepdim=True).round().to(torch.uint8)
+
+
 def _files(paths: Sequence[str | Path]) -> Iterator[Path]:
     for path in map(Path, paths):
         if path.is_dir():
-            yield from image_files(path)
+            folder = FolderSet(path.name, path)
+            yield from (folder.file(number) for number in range(len(folder)))
         elif path.exists():
             yield path
         else:

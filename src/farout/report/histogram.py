@@ -35,7 +35,7 @@ def read_scores(run: Path) -> dict[str, dict[str, np.ndarray[Any, Any]]]:
 
 
 def histograms(runs: Mapping[str, Path], path: Path) -> Path:
-    """One panel for each (run, score): ID as a filled shape, OOD sets as lines, the threshold dashed."""
+    """One panel for each (run, score): ID as a filled shape, OOD sets as lines, each to the same height."""
     plt = pyplot()
     tables = {name: read_scores(run) for name, run in runs.items()}
     scores = list(next(iter(tables.values())))
@@ -58,17 +58,15 @@ def _panel(axis: Any, sets: Mapping[str, np.ndarray[Any, Any]], title: str) -> N
     everything = np.concatenate(list(sets.values()))
     low, high = np.quantile(everything, [0.005, 1.0])  # a few far outliers would squeeze the rest
     bins = np.linspace(low, high, 41)
-    (id_name, id_scores), *others = sets.items()
-    shown = np.clip(id_scores, low, high)
-    axis.hist(
-        shown, bins, density=True, color=COLOURS[0], alpha=0.35, label=f"ID {id_name.rpartition('/')[2]}"
-    )
-    for colour, (name, values) in zip(COLOURS[1:], others, strict=False):
-        axis.hist(
-            np.clip(values, low, high), bins, density=True, histtype="step", lw=1.3, color=colour,
-            label=name.rpartition("/")[2],
-        )  # fmt: skip
-    axis.axvline(np.quantile(id_scores, 0.05), color="black", ls="--", lw=1, label="95 % of ID to the right")
+    for number, (name, values) in enumerate(sets.items()):
+        counts, _ = np.histogram(np.clip(values, low, high), bins)
+        shape = counts / counts.max()  # every set to the same height, or one spike would flatten the others
+        name = name.rpartition("/")[2]
+        if number == 0:
+            axis.stairs(shape, bins, fill=True, color=COLOURS[0], alpha=0.35, label=f"ID {name}")
+            axis.axvline(np.quantile(values, 0.05), color="black", ls="--", lw=1, label="95 % of ID to the right")
+        else:
+            axis.stairs(shape, bins, lw=1.3, color=COLOURS[number % len(COLOURS)], label=name)
     axis.set_title(title, fontsize=9)
     axis.set_yticks([])
     axis.tick_params(labelsize=8)

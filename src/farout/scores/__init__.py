@@ -17,9 +17,7 @@ def spec_of(score: Score) -> dict[str, Any]:
         if type(score) is kind:
             arguments = inspect.signature(kind).parameters
             return {"name": name, **{key: _plain(getattr(score, key)) for key in arguments}}
-    raise ConfigError(
-        f"{type(score).__name__} is not in farout.scores.SCORES, so it cannot be saved by name; add it"
-    )
+    raise ConfigError(f"{type(score).__name__} is not in farout.scores.SCORES, so it cannot be saved by name; add it")
 
 
 def _plain(value: Any) -> Any:

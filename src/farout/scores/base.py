@@ -20,7 +20,7 @@ class Embedded(NamedTuple):
 
 
 class Score(nn.Module):
-    """A score over network outputs. What `fit` learns is kept in buffers, empty until then, and saved with the detector.
+    """A score over network outputs. What `fit` learns is in buffers, empty until then, saved with the detector.
 
     forward  the score of outputs, (B, D) and (B, K) -> (B,)
     adjust   changes the outputs first (ReAct clips the features); evaluation calls it on cached outputs
@@ -58,7 +58,8 @@ class Score(nn.Module):
         wanted = {name for name, _ in self.named_buffers()}
         if wanted != set(tensors):
             raise CheckpointError(
-                f"{type(self).__name__} keeps {sorted(wanted) or 'nothing'}, the file has {sorted(tensors) or 'nothing'}"
+                f"{type(self).__name__} keeps {sorted(wanted) or 'nothing'}, "
+                f"the file has {sorted(tensors) or 'nothing'}"
             )
         for name, tensor in tensors.items():
             owner, _, leaf = name.rpartition(".")
@@ -68,6 +69,4 @@ class Score(nn.Module):
         """Raise unless the score needs no fit or has been fitted."""
         if self.needs_fit and not self.fitted:
             name = type(self).__name__
-            raise NotFittedError(
-                f"{name} was not fitted; call Detector.fit or {name}.fit with ID training data first"
-            )
+            raise NotFittedError(f"{name} was not fitted; call Detector.fit or {name}.fit with ID training data first")

@@ -61,9 +61,7 @@ def load_state(path: Path) -> State:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises whatever the damaged bytes lead to
-        raise CheckpointError(
-            f"{path} is damaged or not a checkpoint ({type(error).__name__}: {error})"
-        ) from None
+        raise CheckpointError(f"{path} is damaged or not a checkpoint ({type(error).__name__}: {error})") from None
     if not isinstance(state, dict) or "objective" not in state:
         raise CheckpointError(f"{path} is not a farout checkpoint: it has no 'objective'")
     return state

@@ -38,6 +38,9 @@ class Descent:
             terms: Terms = self.model(loss, batch)
             self.optimizer.zero_grad(set_to_none=True)
             total(terms).backward()
+            clip = getattr(self.objective.method, "clip", None)
+            if clip is not None:
+                nn.utils.clip_grad_norm_(self.objective.parameters(), clip)
             self.optimizer.step()
             return {name: term.detach() for name, term in terms.items()}
 

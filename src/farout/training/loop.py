@@ -31,9 +31,7 @@ class Plan:
     title: str = "train"
 
 
-def fit(
-    descent: Descent, pairs: Pairs, schedule: Schedule, plan: Plan, checkpoints: Checkpoints, log: RunLog
-) -> None:
+def fit(descent: Descent, pairs: Pairs, schedule: Schedule, plan: Plan, checkpoints: Checkpoints, log: RunLog) -> None:
     """Train to the end of the plan, from the newest checkpoint if there is one."""
     objective, method = descent.objective, descent.objective.method
     done, selection = restore(descent, checkpoints.latest())
@@ -53,9 +51,7 @@ def fit(
                 terms = descent(batch, lr)
                 row_due = done % plan.log_every == 0
                 done += 1
-                save_due = step + 1 == pairs.steps or (
-                    plan.checkpoint_every and done % plan.checkpoint_every == 0
-                )
+                save_due = step + 1 == pairs.steps or (plan.checkpoint_every and done % plan.checkpoint_every == 0)
                 if row_due or save_due or interrupts.requested:
                     values = finite(terms, epoch, step)
                     if row_due:
@@ -68,9 +64,7 @@ def fit(
                             **clock.rate(done),
                         }
                         _write(log, row)
-                        bar.advance(
-                            f"loss {sum(values.values()):.3f}, {row.get('images_per_second', 0):.0f} images/s"
-                        )
+                        bar.advance(f"loss {sum(values.values()):.3f}, {row.get('images_per_second', 0):.0f} images/s")
                     if save_due or interrupts.requested:
                         _save(checkpoints, descent, done, selection)
                 if not row_due:

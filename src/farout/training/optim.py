@@ -21,9 +21,7 @@ def sgd(
     return torch.optim.SGD(parameters, lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
 
 
-def adamw(
-    parameters: Iterable[nn.Parameter], lr: float = 1e-3, weight_decay: float = 1e-2
-) -> torch.optim.Optimizer:
+def adamw(parameters: Iterable[nn.Parameter], lr: float = 1e-3, weight_decay: float = 1e-2) -> torch.optim.Optimizer:
     """AdamW, for heads on embeddings and for transformers."""
     return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay)
 
@@ -35,9 +33,7 @@ def _warm(lr: float, step: int, warmup_steps: int) -> float:
     return lr * min(1.0, (step + 1) / warmup_steps) if warmup_steps else lr
 
 
-def cosine(
-    lr: float, steps_per_epoch: int, epochs: int, floor: float = 1e-6, warmup_epochs: float = 0.0
-) -> Schedule:
+def cosine(lr: float, steps_per_epoch: int, epochs: int, floor: float = 1e-6, warmup_epochs: float = 0.0) -> Schedule:
     """floor + ½ (lr − floor)(1 + cos π t/T), step by step, after a linear warm-up."""
     total, warm = steps_per_epoch * epochs, round(steps_per_epoch * warmup_epochs)
 
