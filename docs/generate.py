@@ -1,0 +1,69 @@
+"""Write the parts of the documentation that are made from code and results files.
+
+    python docs/generate.py            # rewrite them
+    python docs/generate.py --check    # fail if one is out of date
+
+A part stands between `<!-- NAME -->` and `<!-- /NAME -->`; nothing outside is touched.
+"""
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from farout.catalogue import catalogue
+from farout.report.table import long_table, markdown
+from farout.training.log import read_rows
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def demo_table() -> str:
+    """The demo's averages, from results/demo/results.jsonl."""
+    header, lines = long_table(read_rows(ROOT / "results" / "demo" / "results.jsonl"))
+    return markdown(header, lines)
+
+
+def _cells(rows: list[dict[str, object]], columns: dict[str, str]) -> str:
+    def cell(value: object) -> str:
+        return ("yes" if value else "") if isinstance(value, bool) else str(value)
+
+    return markdown(list(columns.values()), [[cell(row[key]) for key in columns] for row in rows])
+
+
+def methods_table() -> str:
+    columns = {"name": "method", "outliers": "auxiliary outliers", "outlier_class": "extra class", "score": "score"}
+    return _cells(catalogue("methods"), {**columns, "paper": "paper"})
+
+
+def scores_table() -> str:
+    return _cells(catalogue("scores"), {"name": "score", "fitted": "fitted on ID data", "paper": "paper"})
+
+
+PARTS: dict[str, Callable[[], str]] = {"demo": demo_table, "methods": methods_table, "scores": scores_table}
+
+
+def filled(text: str) -> str:
+    """The text with every known part written anew."""
+    for name, make in PARTS.items():
+        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+        if pattern.search(text):
+            body = make()
+            text = pattern.sub(lambda found, body=body: f"{found[1]}{body}{found[2]}", text)
+    return text
+
+
+def main() -> int:
+    stale = []
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        text = path.read_text()
+        if filled(text) != text:
+            stale.append(path.relative_to(ROOT))
+            if "--check" not in sys.argv:
+                path.write_text(filled(text))
+    print("\n".join(f"{'stale' if '--check' in sys.argv else 'written'}: {path}" for path in stale) or "up to date")
+    return 1 if stale and "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
