@@ -18,7 +18,7 @@ demo: install
 
 # One thread a worker: OpenMP threads that compete are several times slower than none.
 test: install
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(PYTEST_WORKERS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadgroup
 
 check: install
 	$(BIN)/ruff format --check .

@@ -87,6 +87,19 @@ def test_score_reports_a_broken_image_and_goes_on(cli, tmp_path, tiny_run):
     assert "no such image or folder" in err
 
 
+def test_certify(cli, tiny_run, tmp_path):
+    code, out, err = cli(
+        "certify", tiny_run.folder, "--data", "demo/outliers", "--rho", "0,1", "--picture", tmp_path / "c.png"
+    )
+    assert code == 0, err
+    assert "worst-case risk around demo/outliers" in out
+    assert (tmp_path / "c.png").is_file()
+    assert cli("certify", tiny_run.folder, "--data", "demo/outliers", "--rho", "one")[0] == 2
+    code, _, err = cli("certify", tiny_run.folder, "--data", "demo/outliers", "--domain", "moon")
+    assert code == 1
+    assert "moon" in err
+
+
 @pytest.mark.parametrize("kind", ["methods", "scores", "nets", "sets", "recipes"])
 def test_list(cli, kind):
     code, out, _ = cli("list", kind, "--json")
@@ -163,7 +176,7 @@ def test_ctrl_c_saves_exits_130_and_names_the_command_that_resumes(cli, tmp_path
 
 
 def test_every_command_has_an_example(cli):
-    for command in (["demo"], ["train"], ["eval"], ["score"], ["list"], ["data", "check"]):
+    for command in (["demo"], ["train"], ["eval"], ["score"], ["certify"], ["list"], ["data", "check"]):
         code, out, _ = cli(*command, "--help")
         assert code == 0
         assert "Example" in out, command
@@ -177,7 +190,8 @@ def test_version_and_module(tmp_path):
 
 
 def test_help_does_not_load_torch():
-    code = "import sys; sys.argv = ['farout', '--help']\nfrom farout.cli import main\ntry: main()\nexcept SystemExit: pass\n"
+    code = "import sys\nfrom farout.cli import main\nsys.argv = ['farout', '--help']\n"
+    code += "try: main()\nexcept SystemExit: pass\n"
     check = "assert not {'torch', 'numpy', 'sklearn', 'scipy'} & set(sys.modules), sorted(sys.modules)"
     subprocess.run([sys.executable, "-c", code + check], capture_output=True, check=True)
 

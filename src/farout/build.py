@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from farout import seeds
-from farout.components import make
+from farout.components import choose, make
 from farout.config import Config, DataConfig
 from farout.data.arrays import ArraySet, Subset
 from farout.data.augment import AUGMENTS
@@ -24,7 +24,7 @@ from farout.nets.make import make_net
 from farout.nets.net import Net
 from farout.scores import SCORES, Score
 from farout.scores.embed import embed
-from farout.training import OPTIMIZERS, SCHEDULES, Descent, Objective, Plan, load_state
+from farout.training import ENGINES, OPTIMIZERS, SCHEDULES, Descent, Objective, Plan, load_state
 from farout.training.checkpoint import Checkpoints
 from farout.training.optim import Schedule
 
@@ -100,8 +100,8 @@ def _open(data: DataConfig, name: str, split: str) -> ImageSet:
 
 def net(config: Config, classes: int) -> Net:
     """The network of the recipe with `classes` ID classes, initialised from the run's seed or from `train.init`."""
-    method = METHODS.get(config.method.get("name", ""))
-    outputs = classes + (1 if method is not None and method.outlier_class else 0)
+    way = choose("method", METHODS, config.method.get("name", ""))
+    outputs = classes * way.outputs_per_class + way.outlier_class
     torch.manual_seed(seeds.mix(config.train.seed, NET_STREAM))
     made = make_net({**config.net, "num_classes": outputs, "mean": config.data.mean, "std": config.data.std})
     if config.train.precision not in ("float32", "bf16"):
@@ -147,7 +147,9 @@ def job(config: Config) -> Job:
     where = device(config.train.device)
     splits = id_splits(config.data)
     way = method(config)
-    whole = net(config, len(splits.train.classes) or _count(splits.train)).to(where)
+    whole = net(config, len(splits.train.classes) or _count(splits.train))
+    # Convolutions are faster channels-last, on CPUs too.
+    whole = whole.to(where).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     pool = outlier_set(config.data, splits.train.classes) if way.needs_outliers else None
     trained, train_set, augment = whole, splits.train, config.data.augment
     if config.train.only_head:
@@ -181,7 +183,7 @@ def job(config: Config) -> Job:
         log_every=config.train.log_every,
         title=config.name,
     )
-    return Job(whole, Descent(objective, optimizer), pairs, schedule, plan)
+    return Job(whole, choose("engine", ENGINES, config.train.engine)(objective, optimizer), pairs, schedule, plan)
 
 
 def _source(config: Config, samples: ImageSet, where: torch.device) -> Source:

@@ -55,6 +55,7 @@ class TrainConfig:
     seed: int = 0
     device: str = "auto"
     precision: str = "float32"  # or bf16
+    engine: str = "eager"  # or compiled, graphed, compiled-graph (CUDA)
     init: str | None = None
     only_head: bool = False  # linear probe: the body is frozen and its features are computed once
     checkpoint_every: int | None = None  # steps; beside one at each epoch's end

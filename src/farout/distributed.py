@@ -1,5 +1,7 @@
 """The few collective operations that methods need; on one process each is the identity."""
 
+from collections.abc import Iterable
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -27,6 +29,16 @@ def mean(value: Tensor) -> Tensor:
     total = value.detach().clone()
     dist.all_reduce(total)
     return total / world_size()
+
+
+def average_(tensors: Iterable[Tensor]) -> None:
+    """Replace each tensor by its mean over all ranks, in one exchange."""
+    kept = list(tensors)
+    if not active() or not kept:
+        return
+    shared = mean(torch.cat([tensor.flatten() for tensor in kept]))
+    for tensor, part in zip(kept, shared.split([tensor.numel() for tensor in kept]), strict=True):
+        tensor.copy_(part.view_as(tensor))
 
 
 def gather(value: Tensor) -> Tensor:

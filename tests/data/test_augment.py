@@ -1,11 +1,10 @@
 """The one-gather crop and flip against pixel-by-pixel loops."""
 
+import pytest
 import torch
 
 from farout import seeds
 from farout.data.augment import CropFlip, NoAugment
-
-ALL = slice(None)
 
 
 def by_loop(image: torch.Tensor, dy: int, dx: int, flipped: bool, padding: int) -> torch.Tensor:
@@ -18,18 +17,19 @@ def by_loop(image: torch.Tensor, dy: int, dx: int, flipped: bool, padding: int) 
 
 def test_crop_flip_is_the_loop():
     x = torch.randint(256, (9, 3, 6, 5), dtype=torch.uint8)
-    got = CropFlip(padding=2)(x, seeds.generator(1), len(x), ALL)
-    draws = seeds.generator(1)
-    shift = torch.randint(5, (9, 2), generator=draws)
-    flipped = torch.rand(9, generator=draws) < 0.5
-    for image, out, (dy, dx), flip in zip(x, got, shift.tolist(), flipped.tolist(), strict=True):
-        assert torch.equal(out, by_loop(image, dy, dx, flip, 2))
-    assert flipped.any()
-    assert not flipped.all()
+    augment = CropFlip(padding=2)
+    chances = augment.draw(3, 9, seeds.generator(1))[1]
+    for image, out, (dy, dx, flip) in zip(x, augment(x, chances), chances.tolist(), strict=True):
+        assert torch.equal(out, by_loop(image, dy, dx, flip == 1, 2))
+
+
+def test_chances_cover_their_range():
+    chances = CropFlip(padding=2, flip=0.3).draw(20, 50, seeds.generator(0))
+    assert chances[..., :2].unique().tolist() == [0, 1, 2, 3, 4]
+    assert chances[..., 2].float().mean().item() == pytest.approx(0.3, abs=0.05)
 
 
 def test_no_padding_and_no_flip_is_the_identity():
     x = torch.randint(256, (4, 1, 8, 8), dtype=torch.uint8)
-    assert torch.equal(CropFlip(padding=0, flip=0.0)(x, seeds.generator(0), 4, ALL), x)
-    assert torch.equal(CropFlip(padding=0, flip=1.0)(x, seeds.generator(0), 4, ALL), x.flip(-1))
-    assert torch.equal(NoAugment()(x, seeds.generator(0), 4, ALL), x)
+    for augment, wanted in ((CropFlip(0, 0.0), x), (CropFlip(0, 1.0), x.flip(-1)), (NoAugment(), x)):
+        assert torch.equal(augment(x, augment.draw(1, 4, seeds.generator(0))[0]), wanted)

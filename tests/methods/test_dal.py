@@ -11,6 +11,7 @@ from farout.methods import CE, DAL, OE
 from farout.nets.net import Net
 from farout.types import Batch
 from farout.worst_case import REFERENCE, autograd_search
+from farout.worst_case.certificate import head_constants
 
 
 def net_and_batch(seed: int = 0) -> tuple[Net, Batch]:
@@ -59,6 +60,11 @@ def test_dal_is_algorithm_1_written_out():
     assert method.stats()["gain"].item() == pytest.approx(
         (risk - ce_to_uniform(net(batch.x_out).logits).mean()).item(), abs=1e-6
     )
+    share = (risk - ce_to_uniform(net(batch.x_out).logits).mean()) / worst.p.abs().sum(1).mean()
+    assert method.stats()["efficiency"].item() == pytest.approx(
+        (share / head_constants(net.head.weight).l).item(), abs=1e-6
+    )
+    assert 0 < method.stats()["efficiency"] < 1
 
 
 def test_gradients_flow_through_features_and_head_but_not_through_p():

@@ -9,9 +9,15 @@ from torch import Tensor
 
 
 class Augment(Protocol):
-    """Draws for `total` samples, keeps those of `rows`: each rank of several sees what one process would."""
+    """Draws the chances of a whole epoch at once, then applies those of a batch: no step waits for the host."""
 
-    def __call__(self, x: Tensor, generator: torch.Generator, total: int, rows: slice) -> Tensor: ...
+    def draw(self, steps: int, count: int, generator: torch.Generator) -> Tensor:
+        """The chances (steps, count, ...) of every sample of every batch."""
+        ...
+
+    def __call__(self, x: Tensor, chances: Tensor) -> Tensor:
+        """The batch (B, C, H, W), each sample changed by its own chances (B, ...)."""
+        ...
 
 
 class CropFlip:
@@ -24,13 +30,18 @@ class CropFlip:
     def __init__(self, padding: int = 4, flip: float = 0.5) -> None:
         self.padding, self.flip = padding, flip
 
-    def __call__(self, x: Tensor, generator: torch.Generator, total: int, rows: slice) -> Tensor:
+    def draw(self, steps: int, count: int, generator: torch.Generator) -> Tensor:
+        """dy, dx in [0, 2·padding] and flipped in {0, 1}: (steps, count, 3)."""
+        shift = torch.randint(2 * self.padding + 1, (steps, count, 2), generator=generator)
+        flipped = torch.rand(steps, count, 1, generator=generator) < self.flip
+        return torch.cat([shift, flipped.long()], dim=2)
+
+    def __call__(self, x: Tensor, chances: Tensor) -> Tensor:
         height, width = x.shape[-2:]
-        shift = torch.randint(2 * self.padding + 1, (total, 2), generator=generator)[rows].to(x.device)
-        flipped = (torch.rand(total, generator=generator) < self.flip)[rows].to(x.device)
-        row = torch.arange(height, device=x.device) + shift[:, :1]
+        down, right, flipped = chances.unbind(dim=1)
+        row = torch.arange(height, device=x.device) + down[:, None]
         column = torch.arange(width, device=x.device).expand(len(x), -1)
-        column = torch.where(flipped[:, None], width - 1 - column, column) + shift[:, 1:]
+        column = torch.where(flipped[:, None] == 1, width - 1 - column, column) + right[:, None]
         padded = F.pad(x, [self.padding] * 4)
         sample = torch.arange(len(x), device=x.device)[:, None, None]
         return padded.permute(0, 2, 3, 1)[sample, row[:, :, None], column[:, None, :]].permute(0, 3, 1, 2)
@@ -39,7 +50,10 @@ class CropFlip:
 class NoAugment:
     """The samples as they are."""
 
-    def __call__(self, x: Tensor, generator: torch.Generator, total: int, rows: slice) -> Tensor:
+    def draw(self, steps: int, count: int, generator: torch.Generator) -> Tensor:
+        return torch.empty(steps, count, 0)
+
+    def __call__(self, x: Tensor, chances: Tensor) -> Tensor:
         return x
 
 

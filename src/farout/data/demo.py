@@ -7,6 +7,7 @@ are printed letters, inked and counted the same way, and patches of china.jpg. N
 
 import string
 from collections.abc import Callable, Mapping
+from functools import cache
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ KNOWN = 6
 SIDE = 8
 
 
+@cache
 def _digits() -> tuple[Tensor, Tensor]:
     from sklearn.datasets import load_digits
 
@@ -78,6 +80,7 @@ def _grey(name: str, images: NDArray[np.uint8]) -> ArraySet:
     return ArraySet(name, torch.from_numpy(images).unsqueeze(1))
 
 
+@cache
 def outliers(split: str) -> ArraySet:
     """1,040 printed letters and 1,040 patches of china.jpg."""
     rng = np.random.default_rng(26)
@@ -85,6 +88,7 @@ def outliers(split: str) -> ArraySet:
     return _grey("demo/outliers", np.concatenate([letters, _patches("china.jpg", len(letters), rng)]))
 
 
+@cache
 def flower(split: str) -> ArraySet:
     """700 patches of flower.jpg."""
     return _grey("demo/flower", _patches("flower.jpg", 700, np.random.default_rng(27)))

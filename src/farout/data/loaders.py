@@ -21,9 +21,12 @@ class Resident:
         self.y = torch.cat([y for _, y in parts]).to(device)
 
     def batches(self, indices: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        for rows in indices:
-            on_device = rows.to(self.x.device)
-            yield self.x[on_device], self.y[on_device]
+        wanted = list(indices)
+        if not wanted:
+            return
+        everything = torch.cat(wanted).to(self.x.device)  # one transfer for all batches
+        for rows in everything.split([len(batch) for batch in wanted]):
+            yield self.x[rows], self.y[rows]
 
 
 class _Reads(Dataset[tuple[Tensor, Tensor]]):

@@ -1,7 +1,6 @@
 """A training batch as a function of (seed, epoch, step, rank): ID samples and outliers, drawn and augmented."""
 
 from collections.abc import Iterator
-from itertools import repeat
 
 import torch
 from torch import Tensor
@@ -65,30 +64,26 @@ class Pairs:
 
     def epoch(self, epoch: int, start: int = 0, selection: Tensor | None = None) -> Iterator[Batch]:
         """The batches of one epoch from step `start` on; `selection` limits the outliers to these indices."""
-        outlier_batches: Iterator[tuple[Tensor | None, Tensor | None]] = repeat((None, None))
-        if self.outliers is not None:
-            pool = len(self.outliers.set) if selection is None else len(selection)
-            order = epoch_order(
-                pool,
-                self.steps * self.outlier_batch_size,
-                seeds.generator(self.seed, OUTLIER_STREAM, epoch),
-            )
-            order = order if selection is None else selection.cpu()[order]
-            outlier_batches = self.outliers.batches(self._mine(order, self.outlier_batch_size, start))
-        order = epoch_order(
-            len(self.inliers.set), self.steps * self.batch_size, seeds.generator(self.seed, ID_STREAM, epoch)
-        )
-        id_batches = self.inliers.batches(self._mine(order, self.batch_size, start))
-        for step, ((x, y), (x_out, _)) in enumerate(zip(id_batches, outlier_batches, strict=False), start):
-            draws = seeds.generator(self.seed, AUGMENT_STREAM, epoch, step)
-            x = self.augment(x, draws, self.batch_size, self._rows)
-            if x_out is not None:
-                x_out = self.augment(x_out, draws, self.outlier_batch_size, self._rows)
+        inliers = self._stream(self.inliers, self.batch_size, ID_STREAM, epoch, start, None)
+        if self.outliers is None:
+            yield from (Batch(x, y) for x, y in inliers)
+            return
+        outliers = self._stream(self.outliers, self.outlier_batch_size, OUTLIER_STREAM, epoch, start, selection)
+        for (x, y), (x_out, _) in zip(inliers, outliers, strict=True):
             yield Batch(x, y, x_out)
 
-    @property
-    def _rows(self) -> slice:
-        return slice(distributed.rank(), None, distributed.world_size())
-
-    def _mine(self, order: Tensor, size: int, start: int) -> list[Tensor]:
-        return [batch[self._rows] for batch in order.split(size)[start:]]
+    def _stream(
+        self, source: Source, size: int, stream: int, epoch: int, start: int, selection: Tensor | None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches of one source, drawn and augmented; all that is random is known before the first of them."""
+        rows = slice(distributed.rank(), None, distributed.world_size())
+        pool = len(source.set) if selection is None else len(selection)
+        order = epoch_order(pool, self.steps * size, seeds.generator(self.seed, stream, epoch))
+        order = order if selection is None else selection.cpu()[order]
+        chances = self.augment.draw(self.steps, size, seeds.generator(self.seed, stream, epoch, AUGMENT_STREAM))
+        chances = chances[start:, rows]
+        batches = source.batches([batch[rows] for batch in order.split(size)[start:]])
+        for step, (x, y) in enumerate(batches):
+            if step == 0:
+                chances = chances.to(x.device)  # once an epoch, not once a batch
+            yield self.augment(x, chances[step]), y

@@ -21,6 +21,10 @@ class Method(nn.Module):
     """Whether batches carry auxiliary outliers."""
     outlier_class: ClassVar[bool] = False
     """Whether the head has one output more, for outliers."""
+    outputs_per_class: ClassVar[int] = 1
+    """How many logits the head has for each ID class."""
+    clip: float | None = None
+    """The largest norm a step's gradient may have; None does not clip."""
     score: ClassVar[str] = "msp"
     """The score it is evaluated with by default."""
     paper: ClassVar[str] = ""

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from farout.components import choose
 from farout.data.source import Source
@@ -13,6 +13,7 @@ from farout.methods.base import Method, forward_pair
 from farout.nets.net import Net
 from farout.types import Batch, Terms
 from farout.worst_case import COSTS, RULES, SEARCHES, DualVariable
+from farout.worst_case.certificate import efficiency, head_constants
 
 
 class DAL(Method):
@@ -34,6 +35,7 @@ class DAL(Method):
     paper = "Wang et al., Learning to Augment Distributions for Out-of-Distribution Detection, NeurIPS 2023"
     epoch: Tensor
     gain: Tensor
+    efficiency: Tensor
 
     def __init__(
         self,
@@ -59,6 +61,7 @@ class DAL(Method):
         self.dual = DualVariable(rho, beta, gamma0, gamma_max)
         self.register_buffer("epoch", torch.tensor(0))
         self.register_buffer("gain", torch.tensor(0.0), persistent=False)
+        self.register_buffer("efficiency", torch.tensor(0.0), persistent=False)
 
     def begin_epoch(self, net: Net, outliers: Source | None, epoch: int) -> None:
         self.epoch.fill_(epoch)
@@ -79,8 +82,20 @@ class DAL(Method):
         self.dual.update(worst.cost)
         p = worst.p * (self.epoch >= self.warmup)
         risk = ce_to_uniform(net.head(z + p)).mean()
-        self.gain.copy_((risk - ce_to_uniform(outlier.logits).mean()).detach())
+        self._measure(net, p, (risk - ce_to_uniform(outlier.logits).mean()).detach())
         return {"ce": F.cross_entropy(inlier.logits, batch.y), "oe": self.alpha * risk}
 
+    @torch.no_grad()
+    def _measure(self, net: Net, p: Tensor, gain: Tensor) -> None:
+        """What the search won, and which share of what its l1 length could have won at most (linear heads only)."""
+        self.gain.copy_(gain)
+        if isinstance(net.head, nn.Linear):
+            self.efficiency.copy_(efficiency(gain, p.abs().sum(dim=1).mean(), head_constants(net.head.weight).l))
+
     def stats(self) -> dict[str, Tensor]:
-        return {"gamma": self.dual.gamma, "radius": self.dual.radius, "gain": self.gain}
+        return {
+            "gamma": self.dual.gamma,
+            "radius": self.dual.radius,
+            "gain": self.gain,
+            "efficiency": self.efficiency,
+        }

@@ -12,7 +12,7 @@ from farout.errors import MissingExtraError
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
-def pyplot() -> Any:
+def pyplot(purpose: str) -> Any:
     """matplotlib without a screen, or a message that says how to get it."""
     try:
         import matplotlib
@@ -20,7 +20,7 @@ def pyplot() -> Any:
         matplotlib.use("Agg")
         import matplotlib.pyplot as plt
     except Exception:  # a broken install raises more than ImportError
-        raise MissingExtraError("matplotlib", "plot", "drawing score histograms") from None
+        raise MissingExtraError("matplotlib", "plot", purpose) from None
     return plt
 
 
@@ -36,7 +36,7 @@ def read_scores(run: Path) -> dict[str, dict[str, np.ndarray[Any, Any]]]:
 
 def histograms(runs: Mapping[str, Path], path: Path) -> Path:
     """One panel for each (run, score): ID as a filled shape, OOD sets as lines, each to the same height."""
-    plt = pyplot()
+    plt = pyplot("drawing score histograms")
     tables = {name: read_scores(run) for name, run in runs.items()}
     scores = list(next(iter(tables.values())))
     figure, axes = plt.subplots(

@@ -2,12 +2,14 @@
 
 from farout.training.checkpoint import Checkpoints, load_state
 from farout.training.descent import Descent, Objective
+from farout.training.engines import ENGINES
 from farout.training.interrupt import Interrupted
 from farout.training.log import RunLog, read_rows
 from farout.training.loop import Plan, fit
 from farout.training.optim import OPTIMIZERS, SCHEDULES
 
 __all__ = [
+    "ENGINES",
     "OPTIMIZERS",
     "SCHEDULES",
     "Checkpoints",

@@ -28,7 +28,8 @@ class Descent:
         self.objective, self.optimizer = objective, optimizer
         self.model: nn.Module = objective
         if distributed.active():
-            self.model = DistributedDataParallel(objective, find_unused_parameters=True)
+            # Buffers are averaged after the step instead: DDP's broadcast would leave the last update unshared.
+            self.model = DistributedDataParallel(objective, find_unused_parameters=True, broadcast_buffers=False)
 
     def __call__(self, batch: Batch, lr: float) -> Terms:
         for group in self.optimizer.param_groups:
@@ -38,10 +39,10 @@ class Descent:
             terms: Terms = self.model(loss, batch)
             self.optimizer.zero_grad(set_to_none=True)
             total(terms).backward()
-            clip = getattr(self.objective.method, "clip", None)
-            if clip is not None:
-                nn.utils.clip_grad_norm_(self.objective.parameters(), clip)
+            if self.objective.method.clip is not None:
+                nn.utils.clip_grad_norm_(self.objective.parameters(), self.objective.method.clip)
             self.optimizer.step()
+            distributed.average_(b for b in self.objective.net.buffers() if b.is_floating_point())
             return {name: term.detach() for name, term in terms.items()}
 
         return self.objective.method.update(self.objective.net, batch, descend)

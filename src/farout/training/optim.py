@@ -18,7 +18,11 @@ def sgd(
     weight_decay: float = 5e-4,
 ) -> torch.optim.Optimizer:
     """Stochastic gradient descent with Nesterov momentum; weight decay on every parameter, as the paper's code."""
-    return torch.optim.SGD(parameters, lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
+    kept = list(parameters)
+    fused = all(parameter.is_cuda for parameter in kept)  # one kernel for all, and the learning rate may be a tensor
+    return torch.optim.SGD(
+        kept, lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay, fused=fused or None
+    )
 
 
 def adamw(parameters: Iterable[nn.Parameter], lr: float = 1e-3, weight_decay: float = 1e-2) -> torch.optim.Optimizer:

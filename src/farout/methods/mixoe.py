@@ -1,0 +1,83 @@
+"""MixOE: between an ID image and an outlier, confidence should decay with the outlier's share."""
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from farout.components import choose
+from farout.errors import ConfigError
+from farout.methods.base import Method, forward_pair
+from farout.nets.net import Net
+from farout.types import Batch, Terms
+
+Mix = Callable[[Tensor, Tensor, float], tuple[Tensor, float]]
+"""ID images, outliers and λ -> the mixed images, and the share of them that is ID."""
+
+
+def blend(x: Tensor, x_out: Tensor, share: float) -> tuple[Tensor, float]:
+    """λ x + (1 − λ) x_out, sample by sample: (M, ...) -> (M, ...)."""
+    return share * x + (1 - share) * x_out, share
+
+
+def paste(x: Tensor, x_out: Tensor, share: float) -> tuple[Tensor, float]:
+    """x with a box of x_out pasted in; λ becomes the share of pixels that are left: (M, C, H, W) -> (M, C, H, W).
+
+    The box has sides √(1 − λ) of the image's and a uniform centre; what reaches over the edge is cut off.
+    """
+    if x.ndim != 4:
+        raise ConfigError(f"MixOE mode 'cut' needs images (B, C, H, W), got {tuple(x.shape)}; use mode 'linear'")
+    rows, columns = (_span(size, math.sqrt(1 - share)) for size in x.shape[-2:])
+    mixed = x.clone()
+    mixed[..., rows, columns] = x_out[..., rows, columns]
+    pasted = (rows.stop - rows.start) * (columns.stop - columns.start)
+    return mixed, 1 - pasted / (x.shape[-2] * x.shape[-1])
+
+
+def _span(size: int, share: float) -> slice:
+    length, centre = int(size * share), int(torch.randint(size, ()))
+    start = centre - length // 2
+    return slice(max(start, 0), min(start + length, size))
+
+
+MIXES: Mapping[str, Mix] = {"linear": blend, "cut": paste}
+
+
+class MixOE(Method):
+    """mean CE(ID) + weight · mean CE( f(mix(x, x_out, λ)), λ onehot(y) + (1 − λ)/K ),  λ ~ Beta(alpha, alpha).
+
+    mode    "linear" (mixup) or "cut" (CutMix: a patch of the outlier in the ID image)
+    weight  the paper's β; the released runs take 5 for both modes, alpha 1 for linear and 2 for cut
+
+    λ is drawn once a batch, as in the released code. Outlier i is mixed with ID sample i mod B. Departure: clean and
+    mixed images share one forward, hence the batch statistics; the released code runs one after the other.
+    """
+
+    paper = "Zhang et al., Mixture Outlier Exposure, WACV 2023"
+
+    def __init__(self, alpha: float = 1.0, weight: float = 5.0, mode: str = "linear") -> None:
+        super().__init__()
+        self.alpha, self.weight, self.mode = alpha, weight, mode
+        self.mix = choose("mode", MIXES, mode)
+
+    def loss(self, net: Net, batch: Batch) -> Terms:
+        assert batch.x_out is not None, "MixOE trains with auxiliary outliers and the batch has none"
+        x, x_out = _pixels(batch.x), _pixels(batch.x_out)
+        partner = torch.arange(len(x_out), device=x.device) % len(x)
+        drawn = float(torch.distributions.Beta(self.alpha, self.alpha).sample())
+        mixed, share = self.mix(x[partner], x_out, drawn)
+        inlier, between = forward_pair(net, Batch(x, batch.y, mixed))
+        classes = between.logits.shape[1]
+        onehot = F.one_hot(batch.y[partner], classes).to(between.logits.dtype)
+        target = share * onehot + (1 - share) / classes
+        return {
+            "ce": F.cross_entropy(inlier.logits, batch.y),
+            "mix": self.weight * F.cross_entropy(between.logits, target),
+        }
+
+
+def _pixels(x: Tensor) -> Tensor:
+    """Raw bytes as floats in [0, 1]; floats as they are."""
+    return x / 255 if x.dtype == torch.uint8 else x

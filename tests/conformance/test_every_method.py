@@ -1,0 +1,94 @@
+"""What must hold for every entry of METHODS, whoever wrote it."""
+
+import math
+import os
+import signal
+
+import pytest
+import tiny
+import torch
+
+from farout.config import Config
+from farout.detector import Detector
+from farout.methods import METHODS
+from farout.scores import SCORES
+from farout.training import Checkpoints, Interrupted, fit, load_state, read_rows
+
+pytestmark = pytest.mark.parametrize("name", sorted(METHODS))
+
+
+def same(left, right) -> bool:
+    if isinstance(left, torch.Tensor):
+        return torch.equal(left, right)
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(value, right[key]) for key, value in left.items())
+    if isinstance(left, list):
+        return len(left) == len(right) and all(same(a, b) for a, b in zip(left, right, strict=True))
+    return left == right
+
+
+def last_state(folder):
+    return load_state(Checkpoints(folder / "checkpoints").files()[-1])
+
+
+def test_losses_are_finite_and_a_stopped_run_resumes_bit_for_bit(name, tmp_path):
+    tiny.run(name, tmp_path / "whole")
+    job, checkpoints, log = tiny.start(name, tmp_path / "cut")
+    inner, calls = job.descent.objective.method.update, []
+
+    def update(net, batch, descend):
+        calls.append(1)
+        if len(calls) == 8:  # in the middle of the second epoch
+            os.kill(os.getpid(), signal.SIGINT)
+        return inner(net, batch, descend)
+
+    job.descent.objective.method.update = update
+    with pytest.raises(Interrupted):
+        fit(job.descent, job.pairs, job.schedule, job.plan, checkpoints, log)
+    assert last_state(tmp_path / "cut")["progress"] == {"step": 8}
+    tiny.run(name, tmp_path / "cut")
+    assert same(last_state(tmp_path / "whole"), last_state(tmp_path / "cut"))
+    for row in read_rows(tmp_path / "whole" / "log.jsonl"):
+        assert all(math.isfinite(value) for value in row.values()), row
+
+
+def test_every_tensor_it_keeps_is_in_its_state(name):
+    """A tensor as a plain attribute would be lost at a restart."""
+    job, *_ = tiny.start(name, tiny.Path("unused"))
+    for module in job.descent.objective.method.modules():
+        loose = [key for key, value in vars(module).items() if isinstance(value, torch.Tensor)]
+        assert not loose, f"{type(module).__name__} keeps {loose} outside its state"
+
+
+def test_bf16_runs(name, tmp_path):
+    tiny.run(name, tmp_path, "train.precision=bf16", "train.epochs=1")
+    assert all(math.isfinite(row["lr"]) for row in read_rows(tmp_path / "log.jsonl"))
+
+
+def test_the_config_round_trips(name, tmp_path):
+    config = tiny.config(name)
+    (tmp_path / "config.yaml").write_text(config.to_yaml())
+    assert Config.load(tmp_path / "config.yaml") == config
+
+
+def test_its_detector_saves_loads_and_scores_the_same_to_the_bit(name, tmp_path):
+    from farout import build
+
+    config = tiny.config(name, "train.epochs=1")
+    job = tiny.run(name, tmp_path, "train.epochs=1")
+    splits = build.id_splits(config.data)
+    (score,) = build.scores(config).values()
+    detector = Detector(job.net, score, classes=splits.train.classes, size=8).fit(splits.train, splits.held_out)
+    x, _ = splits.held_out.read(torch.arange(40))
+    verdict, again = detector(x), Detector.load(detector.save(tmp_path / "d"))(x)
+    assert same(list(verdict), list(again))
+    assert verdict.label.max() < 6
+    assert verdict.score.isfinite().all()
+
+
+def test_it_says_what_it_is(name):
+    kind = METHODS[name]
+    assert kind.paper
+    assert kind.score in SCORES
+    assert kind.__doc__
+    assert len(kind.__doc__) > 20
