@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from farout import seeds
 from farout.components import choose, make
@@ -125,10 +126,18 @@ def load_init(made: Net, path: Path) -> None:
     else:
         raise ConfigError(f"train.init={path}: the folder holds neither checkpoints nor a model.safetensors")
     weights = {name.removeprefix("net."): t for name, t in state.items() if name.startswith("net.")}
+    _grow_head(weights, made)
     try:
         made.load_state_dict(weights)
     except RuntimeError as error:
         raise ConfigError(f"train.init: {path} does not fit the recipe's network: {error}") from None
+
+
+def _grow_head(weights: dict[str, Tensor], made: Net) -> None:
+    """Where the network has one output more than the file, an outlier class, that one keeps its fresh start."""
+    for name, own in made.head.named_parameters(prefix="head"):
+        if name in weights and weights[name].shape[0] == own.shape[0] - 1:
+            weights[name] = torch.cat([weights[name], own.detach()[-1:]])
 
 
 def method(config: Config) -> Method:
@@ -139,7 +148,13 @@ def scores(config: Config, extra: list[Any] | None = None) -> dict[str, Score]:
     """The scores to report, by name; the method's own if the recipe names none."""
     wanted = extra or config.eval.scores or [METHODS[config.method["name"]].score]
     specs = [{"name": spec} if isinstance(spec, str) else dict(spec) for spec in wanted]
-    return {spec["name"]: make("score", SCORES, spec) for spec in specs}
+    return {_label(spec): make("score", SCORES, spec) for spec in specs}
+
+
+def _label(spec: dict[str, Any]) -> str:
+    """`knn` or `knn(k=200)`: two entries of one score are two columns."""
+    changes = ", ".join(f"{key}={value}" for key, value in spec.items() if key != "name")
+    return f"{spec['name']}({changes})" if changes else str(spec["name"])
 
 
 def job(config: Config) -> Job:
@@ -147,7 +162,7 @@ def job(config: Config) -> Job:
     where = device(config.train.device)
     splits = id_splits(config.data)
     way = method(config)
-    whole = net(config, len(splits.train.classes) or _count(splits.train))
+    whole = net(config, len(class_names(splits.train)))
     # Convolutions are faster channels-last, on CPUs too.
     whole = whole.to(where).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     pool = outlier_set(config.data, splits.train.classes) if way.needs_outliers else None
@@ -190,9 +205,11 @@ def _source(config: Config, samples: ImageSet, where: torch.device) -> Source:
     return make("loader", LOADERS, config.data.loader, samples=samples, device=where)
 
 
-def _count(samples: ImageSet) -> int:
-    assert samples.labels is not None
-    return int(samples.labels.max()) + 1
+def class_names(samples: ImageSet) -> tuple[str, ...]:
+    """The ID classes; numbers where the set does not name them."""
+    if samples.classes or samples.labels is None:
+        return samples.classes
+    return tuple(map(str, range(int(samples.labels.max()) + 1)))
 
 
 def _features(whole: Net, samples: ImageSet) -> ArraySet:

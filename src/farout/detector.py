@@ -76,9 +76,10 @@ class Detector(nn.Module):
         if torch.isnan(self.threshold):
             raise NotFittedError("the detector has no threshold; call fit(train, held_out) first")
         with torch.set_grad_enabled(self.score.uses_input):
-            out = self.score.outputs(self.net, x)
-            score = self.score(out).detach()
-        logits = out.logits[:, : len(self.classes)] if self.classes else out.logits
+            plain = self.score.outputs(self.net, x) if self.score.uses_input else self.net(x)
+            # The label is the network's own: a score that clips features for its own ends must not change it.
+            score = self.score(plain if self.score.uses_input else self.score.adjust(self.net, plain)).detach()
+        logits = plain.logits[:, : len(self.classes)] if self.classes else plain.logits
         return Verdict(logits.argmax(dim=1), score, score < self.threshold)
 
     def save(self, folder: str | Path) -> Path:

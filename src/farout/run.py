@@ -92,7 +92,7 @@ def _put(file: Any, text: str) -> None:
 def _detector(config: Config, work: build.Job) -> Detector:
     splits = build.id_splits(config.data)
     score = next(iter(build.scores(config).values()))
-    detector = Detector(work.net, score, classes=splits.train.classes, size=config.data.size)
+    detector = Detector(work.net, score, classes=build.class_names(splits.train), size=config.data.size)
     detector.fit(splits.train if score.needs_fit else None, splits.held_out, tpr=config.eval.tpr)
     detector.about.update(method=config.method["name"], recipe=config.name, seed=config.train.seed)
     return detector

@@ -12,6 +12,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "dal": {"warmup": 1, "rho": 0.001},
     "dal-input": {"num_search": 2},
     "atom": {"pool": 300, "keep": 120, "attack_steps": 2},
+    "ntom": {"pool": 300, "keep": 120},
     "poem": {"pool": 300, "keep": 120},
     "doe": {"warmup": 1},
     "vos": {"start_epoch": 1, "queue": 8, "samples": 50},

@@ -58,6 +58,8 @@ def test_embed_leaves_mode_and_statistics_as_they_were(net, samples):
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     embed(net.train(), samples)
     assert net.training
+    embed(net.eval(), samples)
+    assert not net.training
     assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
 
 

@@ -76,7 +76,7 @@ def test_float32_features_far_from_the_origin_lose_nothing():
     features, labels = sample(90, 0)
     features = features.round(decimals=1).mul(16).round().div(16)  # exact in float32, also after the shift
     near = scored(Mahalanobis().fit(NET, embedded(features.float(), labels)), features.float())
-    far = features.float() + 4096
+    far = features.float() + 2**17
     assert torch.allclose(scored(Mahalanobis().fit(NET, embedded(far, labels)), far), near, rtol=1e-6)
 
 

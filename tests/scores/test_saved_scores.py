@@ -24,7 +24,7 @@ SPECS = [
     {"name": "gen", "gamma": 0.2, "top": 2},
     {"name": "odin", "temperature": 10.0, "epsilon": 0.01},
     {"name": "outlier-class"},
-    {"name": "rotations"},
+    {"name": "csi"},
 ]
 FITTED = [spec for spec in SPECS if make("score", SCORES, spec).needs_fit]
 

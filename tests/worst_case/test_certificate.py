@@ -145,7 +145,7 @@ def test_the_second_counterexample_grows_by_l_plus():
 
 
 @given(seed=seeds)
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 def test_exact_where_growing_pays_most(seed):
     z, weight, bias = toy(seed)
     weight = -weight  # mostly L₋ < L₊
@@ -160,7 +160,7 @@ def test_exact_where_growing_pays_most(seed):
 
 
 @given(seed=seeds)
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 def test_never_looser_than_the_plain_forms(seed):
     z, weight, bias = toy(seed, features=3)
     head = weight - weight.mean(dim=0)
@@ -279,7 +279,7 @@ def test_a_constant_head_has_no_slope(rows):
 
 @pytest.mark.parametrize("cost", ["l1", "l2"])
 @given(seed=seeds, step=st.floats(0.01, 5), steps=st.integers(1, 10))
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 def test_gradient_searches_stay_below_the_certificate(cost, seed, step, steps):
     z, weight, bias = toy(seed, m=8, features=5)
     p = torch.full_like(z, 1e-4, requires_grad=True)

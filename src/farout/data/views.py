@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from farout.errors import DataError
+from farout.nets.net import pixels
 
 LUMA = (0.299, 0.587, 0.114)
 """How bright red, green and blue are (ITU-R BT.601)."""
@@ -43,7 +44,7 @@ class Views:
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
-        x = as_float(random_flip(x, self.flip))
+        x = pixels(random_flip(x, self.flip))
         x = resized_crop(x, random_boxes(x, self.crop))
         x = torch.where(_chance(x, self.jitter), self.recolour(x), x)
         return torch.where(_chance(x, self.gray), luma(x).expand_as(x), x) if x.shape[1] == 3 else x
@@ -58,11 +59,6 @@ class Views:
             else:
                 x = (change_brightness, change_contrast, change_saturation)[change](x, factors[change])
         return x
-
-
-def as_float(x: Tensor) -> Tensor:
-    """Bytes as floats in [0, 1]; floats as they are."""
-    return x.float() / 255 if x.dtype == torch.uint8 else x
 
 
 def random_flip(x: Tensor, probability: float) -> Tensor:

@@ -8,7 +8,7 @@ from farout.data.source import Source
 from farout.errors import ConfigError
 from farout.methods.base import Method, forward_pair
 from farout.methods.mining import draw_pool, score_pool, take_ranks
-from farout.nets.net import Net
+from farout.nets.net import Net, pixels
 from farout.scores.embed import evaluating
 from farout.types import Batch, Outputs, Terms
 
@@ -113,15 +113,10 @@ class ATOM(Method):
             raise ConfigError(
                 f"ATOM attacks pixels (M, C, H, W), got outliers {tuple(batch.x_out.shape)}; set attack_share to 0"
             )
-        x, x_out = _pixels(batch.x), _pixels(batch.x_out)
+        x, x_out = pixels(batch.x), pixels(batch.x_out)
         attacked = attack(net, x_out[:count], self.epsilon, self.attack_steps, self.attack_step)
         return Batch(x, batch.y, torch.cat([attacked, x_out[count:]]))
 
 
 def _outlier_log_odds(out: Outputs) -> Tensor:
     return log_odds(out.logits)
-
-
-def _pixels(x: Tensor) -> Tensor:
-    """Raw bytes as floats in [0, 1]; floats as they are."""
-    return x / 255 if x.dtype == torch.uint8 else x

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from farout.components import choose
 from farout.losses import ce_to_uniform
 from farout.methods.base import Method, forward_pair
-from farout.nets.net import Net
+from farout.nets.net import Net, pixels
 from farout.types import Batch, Terms
 from farout.worst_case import COSTS, RULES, DualVariable, autograd_search
 
@@ -21,8 +21,8 @@ class _FromPixels(nn.Module):
         super().__init__()
         self.net, self.shape = net, shape
 
-    def forward(self, pixels: Tensor) -> Tensor:
-        logits: Tensor = self.net(pixels.view(-1, *self.shape).clamp(0, 1)).logits
+    def forward(self, flat: Tensor) -> Tensor:
+        logits: Tensor = self.net(flat.view(-1, *self.shape).clamp(0, 1)).logits
         return logits
 
 
@@ -57,7 +57,7 @@ class DALInput(Method):
 
     def loss(self, net: Net, batch: Batch) -> Terms:
         assert batch.x_out is not None
-        x_out = batch.x_out.float() / 255 if batch.x_out.dtype == torch.uint8 else batch.x_out
+        x_out = pixels(batch.x_out)
         flat, training = x_out.flatten(1), net.training
         net.eval()
         worst = autograd_search(
@@ -72,8 +72,7 @@ class DALInput(Method):
         net.train(training)
         self.dual.update(worst.cost)
         moved = (flat + worst.p).view_as(x_out).clamp(0, 1)
-        x = batch.x.float() / 255 if batch.x.dtype == torch.uint8 else batch.x
-        inlier, outlier = forward_pair(net, Batch(x, batch.y, moved))
+        inlier, outlier = forward_pair(net, Batch(pixels(batch.x), batch.y, moved))
         return {
             "ce": F.cross_entropy(inlier.logits, batch.y),
             "oe": self.alpha * ce_to_uniform(outlier.logits).mean(),

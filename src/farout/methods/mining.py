@@ -34,10 +34,6 @@ def score_pool(
     Each rank scores its own stretch of the indices, then all gather all.
     """
     count, ranks = len(indices), distributed.world_size()
-    if ranks > 1:
-        # Running statistics saw each rank's own batches; take rank 0's, as DDP will at the next step anyway.
-        for buffer in net.buffers():
-            buffer.copy_(distributed.same(buffer))
     stretch = -(-count // ranks)
     # The last stretch is filled up with the last index, since a gather wants equal shapes.
     own = (torch.arange(stretch) + stretch * distributed.rank()).clamp(max=count - 1)

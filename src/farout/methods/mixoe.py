@@ -10,7 +10,7 @@ from torch import Tensor
 from farout.components import choose
 from farout.errors import ConfigError
 from farout.methods.base import Method, forward_pair
-from farout.nets.net import Net
+from farout.nets.net import Net, pixels
 from farout.types import Batch, Terms
 
 Mix = Callable[[Tensor, Tensor, float], tuple[Tensor, float]]
@@ -64,7 +64,7 @@ class MixOE(Method):
 
     def loss(self, net: Net, batch: Batch) -> Terms:
         assert batch.x_out is not None, "MixOE trains with auxiliary outliers and the batch has none"
-        x, x_out = _pixels(batch.x), _pixels(batch.x_out)
+        x, x_out = pixels(batch.x), pixels(batch.x_out)
         partner = torch.arange(len(x_out), device=x.device) % len(x)
         drawn = float(torch.distributions.Beta(self.alpha, self.alpha).sample())
         mixed, share = self.mix(x[partner], x_out, drawn)
@@ -76,8 +76,3 @@ class MixOE(Method):
             "ce": F.cross_entropy(inlier.logits, batch.y),
             "mix": self.weight * F.cross_entropy(between.logits, target),
         }
-
-
-def _pixels(x: Tensor) -> Tensor:
-    """Raw bytes as floats in [0, 1]; floats as they are."""
-    return x / 255 if x.dtype == torch.uint8 else x

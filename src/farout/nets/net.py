@@ -13,6 +13,11 @@ from torch import Tensor, nn
 from farout.types import Outputs
 
 
+def pixels(x: Tensor) -> Tensor:
+    """Bytes as floats in [0, 1]; floats as they are."""
+    return x.float() / 255 if x.dtype == torch.uint8 else x
+
+
 class Normalise(nn.Module):
     """Raw pixels to network input: (x / 255 if uint8 else x) − mean, over std, channel by channel."""
 
@@ -25,8 +30,7 @@ class Normalise(nn.Module):
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        pixels = x.to(self.mean.dtype) / 255 if x.dtype == torch.uint8 else x
-        return (pixels - self.mean) / self.std
+        return (pixels(x) - self.mean) / self.std
 
 
 class Net(nn.Module):

@@ -6,9 +6,29 @@ from typing import Any
 
 from farout.errors import ConfigError
 from farout.scores.base import Embedded, Score
+from farout.scores.gen import GEN
+from farout.scores.inputs import ODIN, Rotations
+from farout.scores.knn import KNN
 from farout.scores.logits import MSP, Energy, MaxLogit
+from farout.scores.mahalanobis import Mahalanobis
+from farout.scores.outlier_class import OutlierClass
+from farout.scores.shaping import ASH, ReAct
+from farout.scores.vim import ViM
 
-SCORES: Mapping[str, type[Score]] = {"msp": MSP, "max-logit": MaxLogit, "energy": Energy}
+SCORES: Mapping[str, type[Score]] = {
+    "msp": MSP,
+    "max-logit": MaxLogit,
+    "energy": Energy,
+    "gen": GEN,
+    "react": ReAct,
+    "ash": ASH,
+    "mahalanobis": Mahalanobis,
+    "knn": KNN,
+    "vim": ViM,
+    "odin": ODIN,
+    "outlier-class": OutlierClass,
+    "csi": Rotations,
+}
 
 
 def spec_of(score: Score) -> dict[str, Any]:
@@ -24,4 +44,21 @@ def _plain(value: Any) -> Any:
     return spec_of(value) if isinstance(value, Score) else value
 
 
-__all__ = ["MSP", "SCORES", "Embedded", "Energy", "MaxLogit", "Score", "spec_of"]
+__all__ = [
+    "ASH",
+    "GEN",
+    "KNN",
+    "MSP",
+    "ODIN",
+    "SCORES",
+    "Embedded",
+    "Energy",
+    "Mahalanobis",
+    "MaxLogit",
+    "OutlierClass",
+    "ReAct",
+    "Rotations",
+    "Score",
+    "ViM",
+    "spec_of",
+]

@@ -27,8 +27,8 @@ class Score(nn.Module):
     outputs  for the few that must see the input itself (ODIN nudges it); these set `uses_input`
     """
 
-    needs_fit: ClassVar[bool] = False
-    uses_input: ClassVar[bool] = False
+    needs_fit: bool = False
+    uses_input: bool = False
     paper: ClassVar[str] = ""
 
     def __init__(self) -> None:  # its own, so that a recipe's arguments are checked against it

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from farout.data.source import ImageSet
+from farout.errors import DataError
 from farout.nets.net import Net
 from farout.scores.base import Embedded, Score
 from farout.types import Outputs
@@ -16,13 +17,14 @@ BATCH = 500
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside the block, whatever it was before after it."""
-    before = module.training
+    """Evaluation mode inside the block; afterwards each part has the mode it had."""
+    before = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
         yield
     finally:
-        module.train(before)
+        for part, mode in before:
+            part.training = mode
 
 
 def device_of(module: nn.Module) -> torch.device:
@@ -33,6 +35,8 @@ def device_of(module: nn.Module) -> torch.device:
 @torch.no_grad()
 def embed(net: Net, samples: ImageSet, batch_size: int = BATCH) -> Embedded:
     """Features (N, D) and logits (N, K) of every sample, in the set's order, in evaluation mode."""
+    if len(samples) == 0:
+        raise DataError(f"{samples.name} is empty; there is nothing to embed")
     device, outputs, labels = device_of(net), [], []
     with evaluating(net):
         for rows in torch.arange(len(samples)).split(batch_size):

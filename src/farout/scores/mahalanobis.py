@@ -39,7 +39,7 @@ class Mahalanobis(Score):
         if ridge < 0 or epsilon < 0:
             raise ConfigError(f"Mahalanobis takes ridge >= 0 and epsilon >= 0, got {ridge} and {epsilon}")
         self.ridge, self.epsilon = ridge, epsilon
-        self.uses_input = epsilon > 0  # type: ignore[misc]  # only the input step has to see the input
+        self.uses_input = epsilon > 0  # only the input step has to see the input
         for name in ("centre", "whitening", "means"):
             self.register_buffer(name, torch.empty(0))
 

@@ -33,7 +33,7 @@ class Shaped(Score):
                 f"{type(self).__name__} cannot stand on {name}, which reads the input and not the features; "
                 "use a base such as energy or msp"
             )
-        self.needs_fit = type(self).needs_fit or self.base.needs_fit  # type: ignore[misc]  # ASH's depends on the base
+        self.needs_fit = type(self).needs_fit or self.base.needs_fit  # ASH's depends on the base
 
     def shape(self, features: Tensor) -> Tensor:
         """(B, D) -> (B, D)."""
