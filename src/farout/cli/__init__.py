@@ -1,0 +1,66 @@
+"""The command line: one file a topic, a few lines a command.
+
+What is heavy is imported where it is used, so that help is quick. A new file registers its commands by being named
+in the import below.
+"""
+
+import shlex
+import sys
+from typing import Annotated
+
+import typer
+
+from farout.cli import look, main_job, worst_case
+from farout.cli.app import app
+
+__all__ = ["app", "look", "main", "main_job", "worst_case"]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from farout import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options of every command; `--debug` is read again in `main`, where errors arrive."""
+
+
+def main() -> None:
+    """Run the command line: exit code 0, 1 (failed), 2 (wrong usage) or 130 (interrupted)."""
+    from farout.errors import FaroutError
+
+    try:
+        app()
+    except KeyboardInterrupt:
+        _stop("interrupted", 130)
+    except (FaroutError, ValueError, OSError) as error:
+        if "--debug" in sys.argv:
+            raise
+        if type(error).__name__ == "Interrupted":
+            _stop(f"{error}. Continue with:\n  {_resume_command()}", 130)
+        _stop(f"error: {error}", 1)
+
+
+def _stop(message: str, code: int) -> None:
+    print(message, file=sys.stderr)
+    sys.exit(code)
+
+
+def _resume_command() -> str:
+    arguments = sys.argv[1:]
+    return shlex.join(
+        [
+            "farout",
+            *arguments,
+            *([] if "--resume" in arguments or arguments[:1] == ["demo"] else ["--resume"]),
+        ]
+    )
