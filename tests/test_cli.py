@@ -100,6 +100,19 @@ def test_certify(cli, tiny_run, tmp_path):
     assert "moon" in err
 
 
+def test_discrepancy(cli, tiny_run):
+    arguments = ["discrepancy", "demo/outliers", "demo/noise", "--detector", tiny_run.folder, "--size", 100]
+    code, out, err = cli(*arguments, "--json")
+    assert code == 0, err
+    row = json.loads(out)
+    assert row["least"] <= row["high"]
+    assert row["floor"] < row["w1"]
+    assert all(row["risk"] <= bound["bound"] for bound in row["bounds"])
+    code, out, _ = cli(*arguments)
+    assert code == 0
+    assert "Theorem 3" in out
+
+
 @pytest.mark.parametrize("kind", ["methods", "scores", "nets", "sets", "recipes"])
 def test_list(cli, kind):
     code, out, _ = cli("list", kind, "--json")
@@ -176,7 +189,16 @@ def test_ctrl_c_saves_exits_130_and_names_the_command_that_resumes(cli, tmp_path
 
 
 def test_every_command_has_an_example(cli):
-    for command in (["demo"], ["train"], ["eval"], ["score"], ["certify"], ["list"], ["data", "check"]):
+    for command in (
+        ["demo"],
+        ["train"],
+        ["eval"],
+        ["score"],
+        ["certify"],
+        ["discrepancy"],
+        ["list"],
+        ["data", "check"],
+    ):
         code, out, _ = cli(*command, "--help")
         assert code == 0
         assert "Example" in out, command

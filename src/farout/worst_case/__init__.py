@@ -15,8 +15,13 @@ from farout.worst_case.search import (
     autograd_search,
     closed_form_search,
 )
+from farout.worst_case.triton_search import triton_search
 
-SEARCHES: Mapping[str, Search] = {"autograd": autograd_search, "closed-form": closed_form_search}
+SEARCHES: Mapping[str, Search] = {
+    "autograd": autograd_search,
+    "closed-form": closed_form_search,
+    "triton": triton_search,
+}
 
 __all__ = [
     "COSTS",
@@ -31,4 +36,5 @@ __all__ = [
     "Worst",
     "autograd_search",
     "closed_form_search",
+    "triton_search",
 ]

@@ -38,8 +38,7 @@ def _soft(p: Tensor, threshold: Tensor) -> Tensor:
 
 def _over_norm(p: Tensor) -> Tensor:
     """p / ‖p‖₂ row by row, and 0 where the row is 0."""
-    norm = p.norm(dim=-1, keepdim=True)
-    return torch.where(norm > 0, p / torch.where(norm > 0, norm, 1), 0)
+    return p / p.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(p.dtype).tiny)
 
 
 COSTS: Mapping[str, Cost] = {
@@ -48,7 +47,7 @@ COSTS: Mapping[str, Cost] = {
     # c(p) = mean_j |p_j|, the released code's: D times smaller than l1, so are γ's effect and ρ's unit
     "mean-abs": Cost(
         lambda p: p.abs().mean(-1),
-        lambda p: p.sign() / p.shape[-1],
+        lambda p: p.sign().div_(p.shape[-1]),
         lambda p, t: _soft(p, t / p.shape[-1]),
     ),
     # c(p) = ‖p‖₂, the paper's ablation "Other Norms"
@@ -163,15 +162,18 @@ def autograd_search(
 def closed_form_search(
     head: nn.Module, z: Tensor, p0: Tensor, gamma: Tensor, *, steps: int, step_size: float, rule: SearchRule
 ) -> Worst:
-    """For a linear head h(z) = W z + b: ∇ℓ_OE = (softmax(h(z + p)) − 1/K) W, two small products, no autograd."""
+    """For a linear head h(z) = W z + b: ∇ℓ_OE = (softmax(h(z + p)) − 1/K) W, two small products, no autograd.
+
+    A softmax sums to one, so that is softmax(h(z + p)) D with the centred head D = W − mean row.
+    """
     if not isinstance(head, nn.Linear):
         raise TypeError(
             f"the closed-form search needs a linear head, this one is a {type(head).__name__}; use search='autograd'"
         )
-    weight, base = head.weight, head(z)
-    uniform = 1 / weight.shape[0]
+    base, centred = head(z), head.weight - head.weight.mean(dim=0)
+    turned = centred.T.contiguous()  # the softmax does not see what D leaves out
 
     def gradient(p: Tensor) -> Tensor:
-        return (torch.softmax(base + p @ weight.T, dim=-1) - uniform) @ weight
+        return torch.softmax(torch.addmm(base, p, turned), dim=-1) @ centred
 
     return ascend(gradient, p0, gamma, steps=steps, step_size=step_size, rule=rule)
