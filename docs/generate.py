@@ -6,6 +6,7 @@
 A part stands between `<!-- NAME -->` and `<!-- /NAME -->`; nothing outside is touched.
 """
 
+import inspect
 import re
 import sys
 from collections.abc import Callable
@@ -40,7 +41,40 @@ def scores_table() -> str:
     return _cells(catalogue("scores"), {"name": "score", "fitted": "fitted on ID data", "paper": "paper"})
 
 
+def _entry(name: str, kind: type, facts: str, given: list[str]) -> str:
+    """One method or score, in the same shape as all others."""
+    text = inspect.cleandoc(kind.__doc__ or "")
+    takes = f"Arguments: `{', '.join(given)}`\n\n" if given else ""
+    return f"### `{name}`\n\n*{kind.paper}*\n\n{facts}\n\n```text\n{text}\n```\n\n{takes}"
+
+
+def methods_reference() -> str:
+    """Every method: paper, needs, docstring, arguments."""
+    from farout.methods import METHODS
+
+    entries = []
+    for row in catalogue("methods"):
+        needs = ["auxiliary outliers" if row["outliers"] else "ID data only"]
+        needs += ["a head with an outlier class"] if row["outlier_class"] else []
+        facts = f"Needs {', '.join(needs)}. Scored by `{row['score']}`."
+        entries.append(_entry(row["name"], METHODS[row["name"]], facts, row["arguments"]))
+    return "\n" + "".join(entries)
+
+
+def scores_reference() -> str:
+    """Every score: paper, needs, docstring, arguments."""
+    from farout.scores import SCORES
+
+    entries = []
+    for row in catalogue("scores"):
+        facts = "Fitted on ID training data." if row["fitted"] else "Nothing to fit."
+        facts += " Sees the input itself." if row["uses_input"] else ""
+        entries.append(_entry(row["name"], SCORES[row["name"]], facts, row["arguments"]))
+    return "\n" + "".join(entries)
+
+
 PARTS: dict[str, Callable[[], str]] = {"demo": demo_table, "methods": methods_table, "scores": scores_table}
+PARTS |= {"methods-reference": methods_reference, "scores-reference": scores_reference}
 
 
 def filled(text: str) -> str:

@@ -5,12 +5,13 @@ from pathlib import Path
 import torch
 
 from farout.data.demo import DEMO_SETS
+from farout.data.image_files import Size
 from farout.data.sets import Report, check_set, open_set
 from farout.data.source import ImageSet
 
 
 def open_named(
-    name: str, *, root: str | None = None, split: str = "train", size: int = 32, corrupt: str = "raise"
+    name: str, *, root: str | None = None, split: str = "train", size: Size = 32, corrupt: str = "raise"
 ) -> ImageSet:
     """The set called `name`: demo/..., a public set under `root`, or a path to a folder or an array file."""
     if name in DEMO_SETS:

@@ -38,7 +38,8 @@ def _soft(p: Tensor, threshold: Tensor) -> Tensor:
 
 def _over_norm(p: Tensor) -> Tensor:
     """p / ‖p‖₂ row by row, and 0 where the row is 0."""
-    return p / p.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(p.dtype).tiny)
+    unit: Tensor = p / p.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(p.dtype).tiny)
+    return unit
 
 
 COSTS: Mapping[str, Cost] = {
