@@ -7,6 +7,7 @@ A part stands between `<!-- NAME -->` and `<!-- /NAME -->`; nothing outside is t
 """
 
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -73,7 +74,41 @@ def scores_reference() -> str:
     return "\n" + "".join(entries)
 
 
+def _newest(subject: str) -> dict[str, object]:
+    """The latest results file of a benchmark on the GPU."""
+    found: dict[str, object] = json.loads(
+        sorted((ROOT / "benchmarks" / "results").glob(f"*h200-{subject}.json"))[-1].read_text()
+    )
+    return found
+
+
+def search_speed() -> str:
+    """The search's implementations, from benchmarks/results/*-search.json."""
+    result, lines = _newest("search"), []
+    for row in result["times"]:
+        if "ms" in row:
+            shape = f"{row['M']}, {row['D']}, {row['K']}"
+            floor = max(row["bytes_floor_ms"], row["flop_floor_ms"])
+            lines.append(
+                [shape, row["variant"], f"{row['ms']:.4f}", f"{row['times_oracle']:.1f}", f"{row['ms'] / floor:.0f}"]
+            )
+    return markdown(["set", "method", "ms", "times the oracle's speed", "times the floor"], lines).replace(
+        "| set | method |", "| M, D, K | search |"
+    )
+
+
+def step_speed() -> str:
+    """A whole training step, from benchmarks/results/*-step.json."""
+    lines = [
+        [shape, row["variant"], f"{row['ms']:.2f}", f"{row['images_per_second']:,.0f}"]
+        for shape, rows in _newest("step")["shapes"].items()
+        for row in rows
+    ]
+    return markdown(["set", "method", "ms", "images/s"], lines).replace("| set | method |", "| shape | step |")
+
+
 PARTS: dict[str, Callable[[], str]] = {"demo": demo_table, "methods": methods_table, "scores": scores_table}
+PARTS |= {"search-speed": search_speed, "step-speed": step_speed}
 PARTS |= {"methods-reference": methods_reference, "scores-reference": scores_reference}
 
 
