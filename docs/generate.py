@@ -11,10 +11,11 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from farout.catalogue import catalogue
-from farout.report.table import long_table, markdown
+from farout.report.table import COLUMNS, long_table, markdown, ordered, seed_means, spread
 from farout.training.log import read_rows
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -107,9 +108,50 @@ def step_speed() -> str:
     return markdown(["set", "method", "ms", "images/s"], lines).replace("| set | method |", "| shape | step |")
 
 
+def text_table(features: str) -> str:
+    """The text example's rows, results/text/clinc150-*.jsonl, and how far DAL is from OE, seed by seed."""
+    rows, lines = read_rows(ROOT / "results" / "text" / f"clinc150-{features}.jsonl"), []
+    for method, score in dict.fromkeys((row["method"], row["score"]) for row in rows):
+        mine = [row for row in rows if (row["method"], row["score"]) == (method, score)]
+        cells = [spread(seed_means(mine, metric)) if metric in mine[0] else "" for metric in COLUMNS]
+        lines.append([method, score, *cells])
+    return markdown(["method", "score", *COLUMNS.values()], lines) + "\n" + _text_words(rows)
+
+
+def _text_words(rows: list[dict[str, object]]) -> str:
+    chosen = []
+    for method in ordered(row["method"] for row in rows if "l2" in row):
+        row = next(row for row in rows if row["method"] == method)
+        options = ", ".join(f"{key} {row[key]:g}" for key in ("l2", "alpha", "ps") if key in row)
+        chosen.append(f"{method}: {options} (validation AUROC {100 * row['validation_auroc']:.2f})")
+    own = {method: [r for r in rows if (r["method"], r["score"]) == (method, "msp")] for method in ("oe", "dal")}
+    apart = [
+        f"{title} {spread([d[metric] - o[metric] for d, o in zip(own['dal'], own['oe'], strict=True)])}"
+        for metric, title in COLUMNS.items()
+    ]
+    return f"Chosen on validation data: {'; '.join(chosen)}.\nDAL less OE, seed by seed, by MSP: {', '.join(apart)}.\n"
+
+
+def probe_speed() -> str:
+    """The linear probe beside scikit-learn, from the newest benchmarks/results/*-cpu-probe.json."""
+    path = sorted((ROOT / "benchmarks" / "results").glob("*-cpu-probe.json"))[-1]
+    result = json.loads(path.read_text())
+    lines = [
+        [row["variant"], f"{row['cpu_s']:.1f}", f"{row['cpu_ratio']:.2f}", f"{100 * row['accuracy']:.2f}"]
+        for row in result["medians"]
+    ]
+    loads = [row["load"] for row in result["runs"]]
+    rounds = len({row["round"] for row in result["runs"]})
+    words = f"{result['rows']:,} rows; {rounds} interleaved round{'s' if rounds > 1 else ''}; {result['device']}"
+    table = markdown(["method", "CPU seconds", "times LogisticRegression", "accuracy"], lines)
+    return f"{table}\n{words}; load {min(loads):.0f} to {max(loads):.0f}.\n"
+
+
 PARTS: dict[str, Callable[[], str]] = {"demo": demo_table, "methods": methods_table, "scores": scores_table}
 PARTS |= {"search-speed": search_speed, "step-speed": step_speed}
 PARTS |= {"methods-reference": methods_reference, "scores-reference": scores_reference}
+PARTS |= {"text-minilm": partial(text_table, "minilm"), "text-tfidf": partial(text_table, "tfidf")}
+PARTS |= {"probe-speed": probe_speed}
 
 
 def filled(text: str) -> str:

@@ -63,7 +63,7 @@ def test_score_prints_csv_that_agrees_with_the_detector(cli, tmp_path, tiny_run)
     code, out, _ = cli("score", tiny_run.folder, folder)
     assert code == 0
     rows = list(csv.DictReader(io.StringIO(out)))
-    assert list(rows[0]) == ["file", "label", "score", "verdict"]
+    assert list(rows[0]) == ["file", "label", "score", "verdict", "p_value", "reason"]
     images, _ = open_named("demo/digits", split="test").read(torch.arange(3))
     verdict = tiny_run.detector(images)
     for number, row in enumerate(row for row in rows if "digits" in row["file"]):
@@ -113,7 +113,7 @@ def test_discrepancy(cli, tiny_run):
     assert "Theorem 3" in out
 
 
-@pytest.mark.parametrize("kind", ["methods", "scores", "nets", "sets", "recipes"])
+@pytest.mark.parametrize("kind", ["methods", "scores", "nets", "sets", "recipes", "protocols"])
 def test_list(cli, kind):
     code, out, _ = cli("list", kind, "--json")
     assert code == 0
@@ -196,6 +196,17 @@ def test_every_command_has_an_example(cli):
         ["score"],
         ["certify"],
         ["discrepancy"],
+        ["calibrate"],
+        ["export"],
+        ["compare"],
+        ["table"],
+        ["reproduce"],
+        ["report"],
+        ["figures"],
+        ["serve"],
+        ["tune"],
+        ["data", "fetch"],
+        ["data", "overlap"],
         ["list"],
         ["data", "check"],
     ):

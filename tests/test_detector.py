@@ -8,10 +8,11 @@ import torch
 from torch import nn
 
 from farout.data.named import open_named
-from farout.detector import Detector
-from farout.errors import CheckpointError, NotFittedError
+from farout.detector import Detector, record_metrics
+from farout.errors import CheckpointError, DataError, NotFittedError
 from farout.nets.net import Net
 from farout.nets.split import split
+from farout.preprocess import Preprocess
 from farout.scores import MSP, Energy
 from farout.types import Outputs
 
@@ -91,6 +92,116 @@ def test_bad_arguments_are_named():
         Detector(identity_net(), MSP()).fit(None, torch.rand(9, 2), tpr=95)
 
 
+def test_a_conformal_threshold_and_its_p_values():
+    held_out = torch.arange(1.0, 100.0).view(-1, 1).repeat(1, 2)
+    detector = Detector(identity_net(), Given()).calibrate(held_out, alpha=0.05)
+    assert detector.threshold.item() == 5.0
+    judged = detector.judge(torch.tensor([[0.0, 0.0], [4.5, 0.0], [5.0, 0.0], [200.0, 0.0]]))
+    assert judged.is_ood.tolist() == [True, True, False, False]
+    assert judged.p_value.tolist() == [0.01, 0.05, 0.06, 1.0]
+    assert torch.equal(detector.p_value(judged.score), judged.p_value)
+    assert detector.calibrated_on["alpha"] == 0.05
+    assert detector.calibrated_on["count"] == 99
+    with pytest.raises(ValueError, match="tpr or alpha, not both"):
+        detector.calibrate(held_out, tpr=0.9, alpha=0.1)
+
+
+def test_probabilities_take_the_temperature_of_labelled_data():
+    net, rng = identity_net(3), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        net.head.weight.copy_(4 * torch.eye(3))
+        net.head.bias.zero_()
+    x = torch.randn(500, 3, generator=rng)
+    y = torch.distributions.Categorical(logits=x).sample()  # four times less sure than the head
+    detector = Detector(net, Energy()).calibrate((x, y))
+    assert detector.temperature.item() == pytest.approx(4, rel=0.3)
+    scaled = torch.softmax(4 * x / detector.temperature.float(), 1)
+    assert torch.allclose(detector.probabilities(x), scaled, atol=1e-6)
+    assert Detector(net, Energy()).calibrate(x).temperature.item() == 1  # no labels, no temperature
+
+
+def test_what_was_trained_on_is_refused(tiny_run):
+    detector = Detector.load(tiny_run.folder / "detector")
+    before = detector.threshold.item()
+    with pytest.raises(DataError, match="was trained on demo/digits"):
+        detector.calibrate(open_named("demo/digits", split="train"))
+    assert detector.threshold.item() == before
+    detector.calibrate(open_named("demo/digits", split="test"), alpha=0.1)
+    x = torch.rand(30, 2)
+    with pytest.raises(DataError, match="30 of its 30 samples"):
+        Detector(identity_net(), Given()).fit(x, x)
+
+
+def test_images_of_any_size_go_in(tiny_run):
+    """Larger and in colour: the same as prepared before."""
+    images = torch.randint(256, (10, 3, 21, 33), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    prepared = Preprocess(8, 8, channels=1)(images)
+    assert prepared.shape == (10, 1, 8, 8)
+    raw = tiny_run.detector(images)
+    assert all(torch.equal(a, b) for a, b in zip(raw, tiny_run.detector(prepared), strict=True))
+    assert torch.allclose(tiny_run.detector.scores(images), raw.score)
+
+
+def test_format_1_is_read_without_p_values(tiny_run, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    folder = shutil.copytree(tiny_run.folder / "detector", tmp_path / "old")
+    tensors = load_file(folder / "model.safetensors")
+    for name in ("calibration", "remembered", "temperature"):
+        del tensors[name]
+    save_file(tensors, folder / "model.safetensors")
+    card = json.loads((folder / "detector.json").read_text())
+    old = {key: card[key] for key in ("net", "score", "classes", "size", "threshold", "higher_is", "method")}
+    (folder / "detector.json").write_text(json.dumps({"format": 1, "tpr": 0.95, **old}))
+    detector = Detector.load(folder)
+    x = torch.randint(256, (5, 1, 8, 8), dtype=torch.uint8)
+    assert all(torch.equal(a, b) for a, b in zip(detector(x), tiny_run.detector(x), strict=True))
+    assert detector.judge(x).p_value.isnan().all()
+    with pytest.raises(NotFittedError, match="no calibration scores"):
+        detector.p_value(torch.zeros(1))
+    again = Detector.load(detector.save(tmp_path / "new"))
+    assert again.about["tpr"] == 0.95
+
+
+def test_the_model_card_says_what_the_detector_is(tiny_run, tmp_path):
+    import yaml
+
+    folder = tiny_run.detector.save(tmp_path / "d")
+    text = (folder / "README.md").read_text()
+    head = yaml.safe_load(text.split("---")[1])
+    assert head["library_name"] == "farout"
+    assert "license" not in head
+    assert "Not evaluated yet" in text
+    row = {"id": "digits", "ood": "flower", "score": "msp", "fpr95_id": 0.1234, "auroc": 0.9, "accuracy": 1.0}
+    record_metrics(tmp_path, [row])  # no detector there: nothing happens
+    record_metrics(folder, [row])
+    text = (folder / "README.md").read_text()
+    assert "| flower | msp | 12.34 | 90.00 | 100.00 |" in text
+    assert "95.0% of these samples are accepted" in text
+    assert tiny_run.detector.about["recipe_hash"] in text
+    detector = Detector.load(folder)
+    assert detector.about["metrics"] == [row]
+    detector.about["licence"] = "apache-2.0"
+    text = (
+        detector.calibrate(open_named("demo/digits", split="test"), alpha=0.02).save(folder) / "README.md"
+    ).read_text()
+    assert yaml.safe_load(text.split("---")[1])["license"] == "apache-2.0"
+    assert "probability at most 0.02 (conformal)" in text
+    card = json.loads((folder / "detector.json").read_text())
+    assert card["normalisation"] == {"mean": [pytest.approx(0.305)], "std": [pytest.approx(0.376)]}
+    assert len(card["calibrated_on"]["fingerprint"]) == 32
+
+
+def test_resize_and_crop_come_back(tmp_path):
+    net = identity_net()
+    detector = Detector(net, Given(), size=(9, 8))
+    assert (detector.prepare.resize, detector.prepare.crop) == (9, 8)
+    detector.score = MSP()
+    detector.threshold.fill_(0)
+    folder = detector.save(tmp_path)
+    assert Detector.load(folder, net=identity_net()).size == (9, 8)
+
+
 def damage_json(folder):
     (folder / "detector.json").write_text("{")
 
@@ -134,7 +245,7 @@ def change_net(folder):
     ("damage", "message"),
     [
         (damage_json, r"detector\.json cannot be read"),
-        (damage_format, "has format 99; this version of farout reads format 1"),
+        (damage_format, "has format 99; this version of farout reads formats 1, 2"),
         (damage_kind, "has format 'list'"),
         (damage_keys, "lacks classes, net, score, size"),
         (damage_tensors, r"model\.safetensors is damaged"),

@@ -11,12 +11,12 @@ import farout
 ROOT = Path(farout.__file__).parent
 
 LAYERS = {
-    0: "errors types seeds components config distributed losses contrastive metrics",
-    1: "worst_case nets data",
+    0: "errors types seeds components config distributed losses contrastive metrics spaces",
+    1: "worst_case nets data preprocess calibration card",
     2: "methods scores",
-    3: "training detector",
-    4: "evaluation scoring report certify discrepancy",
-    5: "build run demo catalogue cli __init__ __main__",
+    3: "training untrusted detector",
+    4: "evaluation statistics protocols paper report hub export verdict_files scoring certify discrepancy estimators serve",
+    5: "build run own_model jobs entries compare plans reproduce tuning tune see demo catalogue cli __init__ __main__",
 }
 LEVEL = {name: level for level, names in LAYERS.items() for name in names.split()}
 

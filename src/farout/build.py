@@ -1,24 +1,27 @@
 """From a config to objects. Names are known to the tables and here; below nobody sees a config."""
 
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from farout import seeds
+from farout import distributed, seeds
 from farout.components import choose, make
 from farout.config import Config, DataConfig
 from farout.data.arrays import ArraySet, Subset
 from farout.data.augment import AUGMENTS
 from farout.data.loaders import LOADERS
 from farout.data.named import open_named
-from farout.data.outliers import auxiliary
+from farout.data.outliers import auxiliary, without_classes
 from farout.data.pairs import Pairs
 from farout.data.source import ImageSet, Source
 from farout.detector import read_tensors
-from farout.errors import ConfigError, DataError
+from farout.errors import CheckpointError, ConfigError, DataError
 from farout.methods import METHODS, Method
 from farout.nets import load_weights
 from farout.nets.make import make_net
@@ -26,7 +29,7 @@ from farout.nets.net import Net
 from farout.scores import SCORES, Score
 from farout.scores.embed import embed
 from farout.training import ENGINES, OPTIMIZERS, SCHEDULES, Descent, Objective, Plan, load_state
-from farout.training.checkpoint import Checkpoints
+from farout.training.checkpoint import Checkpoints, is_checkpoint
 from farout.training.optim import Schedule
 
 SPLIT_STREAM, NET_STREAM, COUNT_STREAM = 7, 8, 9
@@ -52,16 +55,46 @@ class Job:
 
 
 def device(name: str) -> torch.device:
-    """ "auto" is CUDA where there is one."""
+    """ "auto" is CUDA where there is one; with several ranks each has the GPU of its number on its machine."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         chosen = torch.device(name)
     except RuntimeError:
         raise ConfigError(f"unknown device {name!r}; use auto, cpu or cuda") from None
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError("train.device=cuda, but torch sees no CUDA device; use train.device=cpu")
-    return chosen
+    return _own_gpu() if chosen.type == "cuda" and distributed.active() else chosen
+
+
+def _own_gpu() -> torch.device:
+    number, count = distributed.local_rank(), torch.cuda.device_count()
+    if number >= count:
+        raise ConfigError(f"rank {number} of this machine has no GPU of its own: there are {count}; start fewer")
+    torch.cuda.set_device(number)
+    return torch.device("cuda", number)
+
+
+def on_cuda(config: Config) -> bool:
+    """Whether a run trains on GPUs."""
+    return device(config.train.device).type == "cuda"
+
+
+@contextmanager
+def deterministic(wanted: bool) -> Iterator[None]:
+    """Within this block torch uses only algorithms that give the same bits each time, if `wanted`."""
+    if not wanted:
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it is first used
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        torch.backends.cudnn.benchmark = before[1]
 
 
 def id_splits(data: DataConfig) -> Splits:
@@ -79,24 +112,55 @@ def id_splits(data: DataConfig) -> Splits:
 
 
 def outlier_set(data: DataConfig, id_classes: tuple[str, ...]) -> ImageSet:
-    """The auxiliary outliers, less the classes that are also ID."""
-    if data.outliers is None:
-        raise ConfigError("this method trains with auxiliary outliers; set data.outliers")
-    pool = auxiliary(_open(data, data.outliers, "train"), id_classes, data.drop)
+    """The auxiliary outliers to train on, less the classes that are also ID and less what is held out."""
+    pool = _outlier_cut(data, id_classes)[0]
     if data.outlier_count is not None and data.outlier_count < len(pool):
         chosen = torch.randperm(len(pool), generator=seeds.generator(COUNT_STREAM))[: data.outlier_count]
         pool = Subset(pool, chosen)
     return pool
 
 
+def held_out_outliers(data: DataConfig, id_classes: tuple[str, ...]) -> ImageSet:
+    """The auxiliary outliers that `outlier_set` leaves for validation."""
+    held_out = _outlier_cut(data, id_classes)[1]
+    if held_out is None:
+        raise ConfigError("no auxiliary outliers are held out; set data.outlier_held_out, e.g. to 0.1")
+    return held_out
+
+
+def _outlier_cut(data: DataConfig, id_classes: tuple[str, ...]) -> tuple[ImageSet, ImageSet | None]:
+    """The outliers to train on and those held out, cut once and for all as the ID data are."""
+    if data.outliers is None:
+        raise ConfigError("this method trains with auxiliary outliers; set data.outliers")
+    if not 0 <= data.outlier_held_out < 1:
+        raise ConfigError(f"data.outlier_held_out must lie in [0, 1), got {data.outlier_held_out}")
+    pool = auxiliary(_open(data, data.outliers, "train"), id_classes, data.drop)
+    if data.outlier_held_out == 0:
+        return pool, None
+    order = torch.randperm(len(pool), generator=seeds.generator(SPLIT_STREAM, 1))
+    cut = max(1, round(data.outlier_held_out * len(pool)))
+    return Subset(pool, order[cut:]), Subset(pool, order[:cut])
+
+
 def test_sets(data: DataConfig) -> tuple[ImageSet, dict[str, dict[str, ImageSet]]]:
     """The ID test set, and the OOD test sets by group."""
-    groups = {group: {name: _open(data, name, "test") for name in names} for group, names in data.test.items()}
+    groups = {group: dict(_ood_set(data, entry) for entry in entries) for group, entries in data.test.items()}
     return _open(data, data.id, "test"), groups
 
 
+def _ood_set(data: DataConfig, entry: Any) -> tuple[str, ImageSet]:
+    """An OOD test set by name, or {name, path, drop}: where it lies if not by its name, and classes to leave out."""
+    if isinstance(entry, str):
+        return entry, _open(data, entry, "test")
+    if not isinstance(entry, dict) or "name" not in entry or set(entry) - {"name", "path", "drop"}:
+        raise ConfigError(f"a test set is a name or a mapping {{name, path, drop}}, got {entry!r}")
+    samples = _open(data, entry.get("path") or entry["name"], "test")
+    return entry["name"], without_classes(samples, entry.get("drop") or [])
+
+
 def _open(data: DataConfig, name: str, split: str) -> ImageSet:
-    return open_named(name, root=data.root, split=split, size=data.size, corrupt=data.corrupt)
+    size = data.size if data.resize is None else (data.resize, data.size)
+    return open_named(name, root=data.root, split=split, size=size, corrupt=data.corrupt)
 
 
 def net(config: Config, classes: int) -> Net:
@@ -115,12 +179,13 @@ def net(config: Config, classes: int) -> Net:
 
 def load_init(made: Net, path: Path) -> None:
     """Start from a run folder, a checkpoint, a detector folder or a weights file."""
-    if not path.is_dir():
+    if path.is_file() and is_checkpoint(path):
+        state = load_state(path)["objective"]
+    elif not path.is_dir():
         load_weights(made, path)
         return
-    files = Checkpoints(path / "checkpoints").files()
-    if files:
-        state, path = load_state(files[-1])["objective"], files[-1]
+    elif newest := Checkpoints(path / "checkpoints").latest():
+        state = newest["objective"]
     elif (path / "model.safetensors").is_file():
         state, path = read_tensors(path / "model.safetensors"), path / "model.safetensors"
     else:
@@ -160,11 +225,16 @@ def _label(spec: dict[str, Any]) -> str:
 def job(config: Config) -> Job:
     """All objects of a training run, on its device."""
     where = device(config.train.device)
+    _check_shares(config.data)
+    if min(config.train.log_every, config.train.checkpoint_every or 1) < 1 or config.train.epochs < 0:
+        raise ConfigError("train.log_every and train.checkpoint_every take 1 or more, train.epochs 0 or more")
     splits = id_splits(config.data)
     way = method(config)
     whole = net(config, len(class_names(splits.train)))
     # Convolutions are faster channels-last, on CPUs too.
     whole = whole.to(where).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if distributed.active() and where.type == "cuda":
+        whole = torch.nn.SyncBatchNorm.convert_sync_batchnorm(whole)  # statistics of the global batch; CUDA only
     pool = outlier_set(config.data, splits.train.classes) if way.needs_outliers else None
     trained, train_set, augment = whole, splits.train, config.data.augment
     if config.train.only_head:
@@ -199,6 +269,31 @@ def job(config: Config) -> Job:
         title=config.name,
     )
     return Job(whole, choose("engine", ENGINES, config.train.engine)(objective, optimizer), pairs, schedule, plan)
+
+
+def bare_objective(config: Config, state: dict[str, Tensor]) -> Objective:
+    """Network and method with a saved state, without data: the state's head says how many classes there are."""
+    way = method(config)
+    rows = len(state["net.head.weight"]) - way.outlier_class
+    whole = net(replace(config, train=replace(config.train, init=None)), rows // way.outputs_per_class)
+    trained = Net(torch.nn.Identity(), whole.head) if config.train.only_head else whole
+    way.prepare(trained)
+    objective = Objective(trained, way)
+    try:
+        objective.load_state_dict(state)
+    except RuntimeError as error:
+        raise CheckpointError(f"the state does not fit the recipe: {error}") from None
+    return objective
+
+
+def _check_shares(data: DataConfig) -> None:
+    """Each rank takes the same share of a batch, else their mean would not be the batch's mean."""
+    ranks = distributed.world_size()
+    for key, size in (("batch_size", data.batch_size), ("outlier_batch_size", data.outlier_batch_size)):
+        if size < 1:
+            raise ConfigError(f"data.{key}={size}; take 1 or more")
+        if size % ranks:
+            raise ConfigError(f"data.{key}={size} cannot be shared by {ranks} ranks; take a multiple of {ranks}")
 
 
 def _source(config: Config, samples: ImageSet, where: torch.device) -> Source:

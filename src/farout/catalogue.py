@@ -77,15 +77,22 @@ def recipes() -> list[Row]:
     return [{"name": name, "what": recipe_summary(name)} for name in recipe_names()]
 
 
+def protocols() -> list[Row]:
+    from farout.protocols import protocol_rows
+
+    return protocol_rows()
+
+
 KINDS: dict[str, Callable[[], list[Row]]] = {
     "methods": methods,
     "scores": scores,
     "nets": nets,
     "sets": sets,
     "recipes": recipes,
+    "protocols": protocols,
 }
 
 
 def catalogue(kind: str) -> list[Row]:
-    """All entries of one table: methods, scores, nets, sets or recipes."""
+    """All entries of one table: methods, scores, nets, sets, recipes or protocols."""
     return KINDS[kind]()

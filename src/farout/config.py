@@ -28,18 +28,20 @@ def _component(name: str, **arguments: Any) -> Any:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """What to train and test on. `test` maps a group (near, far, ...) to the names of its OOD sets."""
+    """What to train and test on. `test` maps a group (near, far, ...) to its OOD sets: names, or {name, path, drop}."""
 
     id: str = ""
     outliers: str | None = None
-    test: dict[str, list[str]] = field(default_factory=dict)
+    test: dict[str, list[Any]] = field(default_factory=dict)
     root: str | None = None  # where sets lie; $FAROUT_DATA, else ./data
     drop: list[Any] = field(default_factory=list)  # classes of the auxiliary set to leave out
     outlier_count: int | None = None  # use only this many auxiliary outliers
     held_out: float = 0.02  # share of the ID training data kept for the threshold and for validation
+    outlier_held_out: float = 0.0  # share of the auxiliary outliers kept for validation; tuning sets it
     batch_size: int = 128
     outlier_batch_size: int = 256
     size: int = 32
+    resize: int | None = None  # of image files: the shorter side before a crop to `size`; `size` itself by default
     mean: list[float] = field(default_factory=lambda: [0.5, 0.5, 0.5])
     std: list[float] = field(default_factory=lambda: [0.5, 0.5, 0.5])
     corrupt: str = "raise"  # or skip: what to do with images that cannot be decoded
@@ -57,6 +59,7 @@ class TrainConfig:
     precision: str = "float32"  # or bf16
     engine: str = "eager"  # or compiled, graphed, compiled-graph (CUDA)
     init: str | None = None
+    deterministic: bool = False  # the same bits again on the same GPU, at some cost; on a CPU they always are
     only_head: bool = False  # linear probe: the body is frozen and its features are computed once
     checkpoint_every: int | None = None  # steps; beside one at each epoch's end
     log_every: int = 50
@@ -83,6 +86,9 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     name: str = "run"
+    start: str | None = (
+        None  # the recipe whose run this one fine-tunes (`farout compare` sets train.init); None: scratch
+    )
 
     @classmethod
     def load(cls, recipe: str | Path, overrides: Sequence[str] = ()) -> Self:
@@ -142,6 +148,8 @@ def _spec(key: str, value: Any) -> Any:
     """A component section; a bare name is short for {name: ...}."""
     if key == "name":
         return str(value)
+    if key == "start":
+        return typed("start", value, str | None)
     if isinstance(value, str):
         return {"name": value}
     if not isinstance(value, Mapping):
@@ -158,15 +166,36 @@ _Loader.add_implicit_resolver(
 )
 
 
+MAX_PARTS = 10_000
+"""Values in a recipe, aliases counted as often as they stand for something: ten lines of them can mean billions."""
+
+
 def _parse(text: str, owner: str) -> Any:
     try:
-        return yaml.load(text, Loader=_Loader)
+        tree = yaml.load(text, Loader=_Loader)
+        parts = _count(tree, MAX_PARTS)
     except yaml.YAMLError as error:
         where = getattr(error, "problem_mark", None)
         line = f" (line {where.line + 1})" if where else ""
         raise ConfigError(f"{owner} is not valid YAML{line}: {getattr(error, 'problem', None) or error}") from None
     except RecursionError:
         raise ConfigError(f"{owner} is nested too deeply") from None
+    except Exception as error:  # a date of month 13, a number of 5,000 digits, !!timestamp on a word, ...
+        raise ConfigError(f"{owner} holds a value that is none: {error}") from None
+    if parts > MAX_PARTS:
+        raise ConfigError(f"{owner} holds more than {MAX_PARTS:,} values")
+    return tree
+
+
+def _count(tree: Any, most: int) -> int:
+    """How many values a tree has; counting stops beyond `most`."""
+    children = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, (list, tuple, set)) else ()
+    total = 1
+    for child in children:
+        if total > most:
+            break
+        total += _count(child, most - total)
+    return total
 
 
 def parse_override(text: str) -> dict[str, Any]:
@@ -214,9 +243,12 @@ def _recipe_files() -> Iterator[Path]:
 
 def recipe_path(recipe: str | Path) -> Path:
     """The file of a recipe given by name or path."""
-    path = Path(recipe)
-    if path.is_file():
-        return path
+    try:
+        path = Path(recipe)
+        if path.is_file():
+            return path
+    except (OSError, ValueError, TypeError) as error:  # a name of 5,000 letters, one with a zero byte, a list
+        raise ConfigError(f"{str(recipe)[:80]!r} names no recipe: {error}") from None
     if str(recipe) in recipe_names():
         return _recipes() / f"{recipe}.yaml"
     close = difflib.get_close_matches(str(recipe), recipe_names(), n=1)

@@ -1,10 +1,14 @@
 """The main jobs, each over a run folder: train a recipe, evaluate what came out.
 
-runs/NAME/   config.yaml  log.jsonl  checkpoints/  detector/  results.jsonl  scores.npz  table.md
+runs/NAME/   run.json  config.yaml  log.jsonl  checkpoints/  detector/  results.jsonl  scores.npz  table.md
+
+With several processes rank 0 alone writes. `run.json` says which version of farout the folder belongs to.
 """
 
+import hashlib
 import json
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +16,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from farout import build
+from farout import __version__, build, distributed, seeds
 from farout.config import Config
-from farout.detector import Detector
+from farout.detector import Detector, record_metrics
 from farout.errors import CheckpointError, ConfigError
 from farout.evaluation import evaluate_net
 from farout.report.table import long_table, markdown
-from farout.training import Checkpoints, RunLog, fit
+from farout.training import Checkpoints, Descent, RunLog, fit, load_state
 from farout.training.checkpoint import write_atomically
-from farout.types import Row
+from farout.training.lock import RunLock
+from farout.training.walk import STEP_STREAM
+from farout.types import Batch, Row
+
+FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -53,11 +61,27 @@ def train(
     """
     config = recipe if isinstance(recipe, Config) else Config.load(recipe, overrides)
     folder = Path(run) if run is not None else default_folder(config)
-    _check(folder, config, resume)
-    if resume and (folder / "detector" / "detector.json").is_file():
-        return Run(folder, config, Detector.load(folder / "detector"))
+    with distributed.group(cuda=build.on_cuda(config)), build.deterministic(config.train.deterministic):
+        resume = resume or distributed.restarts() > 0  # torchrun --max-restarts gives the same command again
+        if resume and _finished(folder):
+            _check(folder, config, resume)
+            return Run(folder, config, Detector.load(folder / "detector"))
+        with _claimed(folder):
+            return _train(config, folder, resume)
+
+
+def _claimed(folder: Path) -> AbstractContextManager[object]:
+    """The folder's lock, which rank 0 holds for all."""
+    lock = RunLock(folder) if distributed.rank() == 0 else nullcontext()
+    stack = ExitStack()
+    distributed.on_first(lambda: stack.enter_context(lock))
+    return stack
+
+
+def _train(config: Config, folder: Path, resume: bool) -> Run:
+    distributed.on_first(lambda: _check(folder, config, resume))
     work = build.job(config)
-    write_atomically(folder / "config.yaml", lambda file: _put(file, config.to_yaml()))
+    distributed.on_first(lambda: _label(folder, config))
     fit(
         work.descent,
         work.pairs,
@@ -66,14 +90,32 @@ def train(
         Checkpoints(folder / "checkpoints"),
         RunLog(folder / "log.jsonl"),
     )
+    made: list[Detector] = []
+    distributed.on_first(lambda: made.append(_save_detector(config, work, folder / "detector")))
+    return Run(folder, config, made[0] if made else Detector.load(folder / "detector"))
+
+
+def _save_detector(config: Config, work: build.Job, folder: Path) -> Detector:
     detector = _detector(config, work)
-    detector.save(folder / "detector")
-    return Run(folder, config, detector)
+    detector.save(folder)
+    return detector
+
+
+def _finished(folder: Path) -> bool:
+    return (folder / "detector" / "detector.json").is_file()
+
+
+def _label(folder: Path, config: Config) -> None:
+    """What is needed to know the run again: the version that wrote it, then the recipe."""
+    about = {"format": FORMAT, "farout": __version__, "torch": torch.__version__}
+    write_atomically(folder / "run.json", lambda file: _put(file, json.dumps(about) + "\n"))
+    write_atomically(folder / "config.yaml", lambda file: _put(file, config.to_yaml()))
 
 
 def _check(folder: Path, config: Config, resume: bool) -> None:
-    """A folder is free, or holds a run of this very recipe that is to be resumed."""
+    """A folder is free, or holds a run of this very recipe and format that is to be resumed."""
     path = folder / "config.yaml"
+    _check_format(folder)
     if not path.exists():
         return
     if not resume:
@@ -85,6 +127,25 @@ def _check(folder: Path, config: Config, resume: bool) -> None:
         )
 
 
+def _check_format(folder: Path) -> None:
+    """Refuse a run of another format; a folder without run.json is as old as format 1, and is one."""
+    path = folder / "run.json"
+    if not path.exists():
+        return
+    try:
+        about = json.loads(path.read_bytes())
+        found, version = about["format"], about["farout"]
+    except (OSError, ValueError, RecursionError, TypeError, KeyError) as error:
+        raise CheckpointError(
+            f"{path} is damaged ({type(error).__name__}: {error}); choose another --run folder"
+        ) from None
+    if found != FORMAT:
+        raise CheckpointError(
+            f"{folder} is a run of farout {version} (format {found!r}), and this is farout {__version__} (format "
+            f"{FORMAT}); use that version, or choose another --run folder"
+        )
+
+
 def _put(file: Any, text: str) -> None:
     file.write(text.encode())
 
@@ -93,8 +154,11 @@ def _detector(config: Config, work: build.Job) -> Detector:
     splits = build.id_splits(config.data)
     score = next(iter(build.scores(config).values()))
     detector = Detector(work.net, score, classes=build.class_names(splits.train), size=config.data.size)
+    work.net.precision = "float32"  # what is saved runs in float32, so that is what is calibrated
+    detector.remember(splits.train)
     detector.fit(splits.train if score.needs_fit else None, splits.held_out, tpr=config.eval.tpr)
     detector.about.update(method=config.method["name"], recipe=config.name, seed=config.train.seed)
+    detector.about["recipe_hash"] = hashlib.sha256(config.to_yaml().encode()).hexdigest()[:16]
     return detector
 
 
@@ -104,9 +168,43 @@ def load_run(folder: str | Path) -> Run:
     path = folder / "config.yaml"
     if not path.is_file():
         raise CheckpointError(f"{folder} is not a run: it has no config.yaml")
-    if not (folder / "detector" / "detector.json").is_file():
+    _check_format(folder)
+    if not _finished(folder):
         raise CheckpointError(f"the run in {folder} is not finished; finish it with `farout train ... --resume`")
     return Run(folder, Config.load(path), Detector.load(folder / "detector"))
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A step run again: its loss terms, and the parameters whose gradient is not finite."""
+
+    terms: dict[str, float]
+    bad_gradients: list[str]
+    wrong: str
+
+
+def replay(path: str | Path) -> Replay:
+    """Run the step again that a `replay-...pt` file in a run folder holds, with that run's recipe; nothing is written.
+
+    With several ranks it is the step of the rank that wrote the file, on its share of the batch alone.
+
+    >>> farout.run.replay("runs/try/replay-00000008-rank0.pt").terms        # doctest: +SKIP
+    """
+    path = Path(path)
+    state, config = load_state(path), Config.load(path.parent / "config.yaml")
+    try:
+        where = build.device(config.train.device)
+        objective = build.bare_objective(config, state["objective"]).to(where).train()
+        batch: dict[str, Any] = {key: v if v is None else v.to(where) for key, v in state["batch"].items()}
+        place = state["place"]
+        torch.manual_seed(seeds.mix(state["seed"], STEP_STREAM, place["epoch"], place["step"], state["rank"]))
+        terms = Descent(objective, torch.optim.SGD(objective.parameters(), lr=0.0))(Batch(**batch), 0.0)
+        wrong = str(state["wrong"])
+    except (KeyError, AttributeError, TypeError) as error:
+        raise CheckpointError(f"{path} does not replay a step ({type(error).__name__}: {error})") from None
+    named = objective.named_parameters()
+    bad = [name for name, p in named if p.grad is not None and not bool(p.grad.isfinite().all())]
+    return Replay({name: term.item() for name, term in terms.items()}, bad, wrong)
 
 
 def evaluate(
@@ -143,6 +241,7 @@ def evaluate(
     about = {"recipe": config.name, "method": config.method["name"], "seed": config.train.seed}
     rows = [{**about, **row} for row in rows]
     _write_results(loaded.folder, rows, kept)
+    record_metrics(loaded.folder, rows)
     return rows
 
 

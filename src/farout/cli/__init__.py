@@ -10,10 +10,22 @@ from typing import Annotated
 
 import typer
 
-from farout.cli import look, main_job, worst_case
+from farout.cli import bench, data_tools, look, main_job, see, serving, ship, tuning, worst_case
 from farout.cli.app import app
 
-__all__ = ["app", "look", "main", "main_job", "worst_case"]
+__all__ = [
+    "app",
+    "bench",
+    "data_tools",
+    "look",
+    "main",
+    "main_job",
+    "see",
+    "serving",
+    "ship",
+    "tuning",
+    "worst_case",
+]
 
 
 def _version(wanted: bool) -> None:

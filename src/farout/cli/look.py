@@ -15,6 +15,7 @@ class Kind(StrEnum):
     nets = "nets"
     sets = "sets"
     recipes = "recipes"
+    protocols = "protocols"
 
 
 @app.command("list")

@@ -1,19 +1,18 @@
-"""demo, train, eval and score: the way from data to verdicts."""
+"""demo, train and eval: the way from data to a tested detector."""
 
-import csv
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from farout.cli.app import DetectorFolder, Overrides, app, detector_folder, print_table
+from farout.cli.app import Overrides, app, print_table
 
 
 @app.command()
 def demo(
     folder: Annotated[Path, typer.Option("--run", help="Where to leave everything.")] = Path("runs/demo"),
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds for each method.")] = 3,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds for each method; 3, or 1 with --all.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every method and score; the averages are shown.")] = False,
 ) -> None:
     """Pre-train, fine-tune OE and DAL, and compare them on data that comes with the installed packages.
 
@@ -21,10 +20,12 @@ def demo(
     """
     from farout.demo import demo as run_demo
 
-    result = run_demo(folder, seeds)
-    print_table(*result.table, title="Digits 0-5 against what the classifier never saw (percent)")
+    result = run_demo(folder, seeds or (1 if everything else 3), everything)
+    header, lines = result.table
+    shown = [line for line in lines if line[0] == "average"] if everything else lines
+    print_table(header, shown, title="Digits 0-5 against what the classifier never saw (percent)")
     print(f"\nRows       {result.results}\nTable      {result.markdown}")
-    print(f"Histograms {result.picture or result.why_no_picture}")
+    print(f"Histograms {result.picture or result.why_no_picture}\nReport     {result.report}")
     print(f"Detector   {result.detector}\nUse it     farout score {result.detector} {result.example}")
 
 
@@ -63,27 +64,3 @@ def eval_command(
     rows = evaluate(run, overrides or [], scores=scores.split(",") if scores else (), recipe=recipe)
     print_table(*long_table(rows), title=f"{rows[0]['id']} (percent)")
     print(f"\nRows       {run / 'results.jsonl'}\nTable      {run / 'table.md'}")
-
-
-@app.command()
-def score(
-    detector: DetectorFolder,
-    images: Annotated[list[Path], typer.Argument(help="Image files or folders of them.")],
-) -> None:
-    """Judge images: CSV on standard output with file, label, score and verdict (ID, OOD or error).
-
-    Example: `farout score runs/demo/detector photos/ > verdicts.csv`
-    """
-    from farout.scoring import judge
-
-    writer = csv.DictWriter(sys.stdout, ["file", "label", "score", "verdict"], lineterminator="\n")
-    writer.writeheader()
-    failed = 0
-    for row in judge(detector_folder(detector), images):
-        writer.writerow({key: row[key] for key in writer.fieldnames})
-        if row["verdict"] == "error":
-            failed += 1
-            print(f"{row['file']}: {row['reason']}", file=sys.stderr)
-    if failed:
-        print(f"error: {failed} of the images could not be read", file=sys.stderr)
-        raise typer.Exit(1)

@@ -1,8 +1,5 @@
 """Sets that are one array: in memory, or memory-mapped from a `.npy` file."""
 
-import pickle
-import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,8 +18,9 @@ Array = npt.NDArray[Any]
 IMAGE_KEYS = ("images", "x", "data", "arr_0")
 LABEL_KEYS = ("labels", "y")
 
-# What numpy raises on damaged or refused files, by file kind and numpy version.
-_DAMAGED = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, pickle.UnpicklingError)
+MAX_CLASSES = 1_000_000  # a larger number is no class but damage, and K logits must fit into memory
+# A packed file may unfold to this many bytes, or to this many times its size: more is taken for a trap.
+MAX_UNFOLDED, MAX_RATIO = 256 * 2**20, 200
 
 
 class Mapped:
@@ -127,9 +125,12 @@ def read_arrays(path: Path | str, name: str | None = None, classes: Sequence[str
     path = Path(path)
     try:
         images, labels, named = _open_npz(path) if path.suffix == ".npz" else (_open_npy(path), None, ())
-    except _DAMAGED as error:
+    except DataError:
+        raise
+    except Exception as error:  # damaged bytes raise many kinds: ValueError, BadZipFile, TokenError, ...
         raise DataError(
-            f"{path} cannot be read as a plain array file: {error}; write it anew with numpy.save or savez"
+            f"{path} cannot be read as a plain array file: {type(error).__name__}: {error}; write it anew with "
+            "numpy.save or savez"
         ) from error
     if not named and labels is not None and labels.size and labels.max() < len(classes):
         named = tuple(classes)
@@ -149,6 +150,16 @@ def labels_at(labels: Tensor | None, rows: Tensor) -> Tensor:
     return torch.full_like(rows, -1) if labels is None else labels[rows]
 
 
+def refuse_trap(path: Path, unfolded: int) -> None:
+    """A DataError where a small file says that it holds `unfolded` bytes, far more than its size makes likely."""
+    size = path.stat().st_size
+    if unfolded > max(MAX_UNFOLDED, MAX_RATIO * size):
+        raise DataError(
+            f"{path} has {size:,} bytes and unfolds to {unfolded:,}: refused as a decompression bomb; if it is what "
+            "you want, write its arrays as .npy"
+        )
+
+
 def _open_npy(path: Path) -> Mapped:
     mapped = Mapped(partial(np.load, path, mmap_mode="r", allow_pickle=False))
     if not isinstance(mapped.array, np.ndarray):
@@ -157,9 +168,10 @@ def _open_npy(path: Path) -> Mapped:
 
 
 def _open_npz(path: Path) -> tuple[Array, Array | None, tuple[str, ...]]:
-    loaded = np.load(path, allow_pickle=False)
+    loaded = np.load(path, mmap_mode="r", allow_pickle=False)  # a bare array is mapped, not read
     if isinstance(loaded, np.ndarray):
         raise ValueError("it holds one bare array; name it .npy")
+    refuse_trap(path, sum(entry.file_size for entry in loaded.zip.infolist()))
     with loaded as arrays:
         image_key = next((key for key in IMAGE_KEYS if key in arrays), None)
         if image_key is None:
@@ -191,9 +203,9 @@ def _checked_labels(name: str, labels: Any, count: int, classes: tuple[str, ...]
     known = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     if known.shape != (count,) or (known.dtype.kind not in "iu" and count):
         raise DataError(f"{name}: labels must be {count} integers, one a sample, not {known.shape} of {known.dtype}")
-    if count and (known.min() < -1 or (classes and known.max() >= len(classes))):
+    if count and (known.min() < -1 or known.max() >= (len(classes) or MAX_CLASSES)):
         raise DataError(
             f"{name}: labels run from {known.min()} to {known.max()}; expected -1 (none known) or"
-            f" 0 .. {len(classes) - 1 if classes else 'K - 1'}"
+            f" 0 .. {(len(classes) or MAX_CLASSES) - 1}"
         )
     return torch.from_numpy(known.astype(np.int64))

@@ -120,20 +120,19 @@ def _parse_pickle(path: Path, full: int, label_bytes: int) -> tuple[Array, Array
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[1:] != (PIXELS,):
         found = f"{pixels.shape} of {pixels.dtype}" if isinstance(pixels, np.ndarray) else type(pixels).__name__
         raise DataError(f"{path} is damaged: its data is {found}, expected ({full:,}, {PIXELS}) of uint8")
-    try:
-        return pixels, np.array(labels, dtype=np.int64).reshape(-1)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{path} is damaged: its labels are not a list of integers") from error
+    if not isinstance(labels, (list, tuple)) or not all(type(label) is int and 0 <= label < 256 for label in labels):
+        raise DataError(f"{path} is damaged: its labels are not a list of integers")
+    return pixels, np.array(labels, dtype=np.int64)
 
 
 def _fields(loaded: Any) -> dict[str, Any]:
     # Python 2 wrote the keys as bytes, Python 3 as strings.
     items = loaded.items() if isinstance(loaded, dict) else ()
-    return {_text(key): value for key, value in items}
+    return {_text(key): value for key, value in items if isinstance(key, (str, bytes))}
 
 
-def _text(value: Any) -> str:
-    return value.decode("latin1") if isinstance(value, bytes) else str(value)
+def _text(value: str | bytes) -> str:
+    return value.decode("latin1") if isinstance(value, bytes) else value
 
 
 def _class_names(path: Path, classes: tuple[str, ...]) -> tuple[str, ...]:
@@ -143,7 +142,9 @@ def _class_names(path: Path, classes: tuple[str, ...]) -> tuple[str, ...]:
         names = path.read_text(encoding="latin1").split()
     else:
         fields = _fields(load_plain(path))
-        names = [_text(name) for name in fields.get("label_names", fields.get("fine_label_names", ()))]
+        listed = fields.get("label_names", fields.get("fine_label_names", ()))
+        listed = listed if isinstance(listed, (list, tuple)) else ()
+        names = [_text(name) for name in listed if isinstance(name, (str, bytes))]
     if len(names) != len(classes):
         raise DataError(f"{path} is damaged: {len(names)} class names found, {len(classes)} expected")
     return tuple(names)

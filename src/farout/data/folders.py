@@ -37,8 +37,11 @@ class FolderSet(ImageFiles):
 
 
 def inside(path: Path, root: Path) -> bool:
-    """Whether `path`, links followed, lies below `root` (itself resolved)."""
-    return path.resolve().is_relative_to(root)
+    """Whether `path`, links followed, lies below `root` (itself resolved); what leads nowhere does not."""
+    try:
+        return path.resolve().is_relative_to(root)
+    except (OSError, RuntimeError, ValueError):  # a link to itself, a name with a zero byte
+        return False
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
@@ -51,7 +54,7 @@ def _images(folder: Path, prefix: str, root: Path) -> Iterator[str]:
         is_image = entry.name.lower().endswith(EXTENSIONS)
         if entry.is_symlink() and (is_image or entry.is_dir()) and not inside(Path(entry.path), root):
             raise DataError(
-                f"{entry.path} is a link that leaves {root} (to {Path(entry.path).resolve()}); copy the files"
+                f"{entry.path} is a link that leaves {root} (to {os.readlink(entry.path)}); copy the files"
                 " there, or open the folder it points to"
             )
         if entry.is_dir(follow_symlinks=False):

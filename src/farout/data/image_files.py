@@ -107,9 +107,9 @@ def decode(path: Path, resize: int, crop: int) -> Tensor:
         with Image.open(path, formats=FORMATS) as picture:
             width, height = _resized(path, picture.size, resize)
             scaled = picture.convert("RGB").resize((width, height), Image.Resampling.BILINEAR)
-    except (DataError, MemoryError):
+    except DataError:
         raise
-    except Exception as error:  # damaged bytes raise many kinds: OSError, SyntaxError, struct.error, ...
+    except Exception as error:  # damaged bytes raise many kinds: OSError, SyntaxError, MemoryError, ...
         raise DataError(
             f"image {path} cannot be decoded: {type(error).__name__}: {error}; remove it, or open the set"
             " with corrupt='skip'"

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from farout.data.arrays import MAX_CLASSES
 from farout.data.folders import inside
 from farout.data.image_files import ImageFiles, Size
 from farout.errors import DataError
@@ -28,8 +29,10 @@ def _pair(path: Path, number: int, line: str, root: Path) -> tuple[str, int]:
         pair = file.strip(), int(label)
     except ValueError as error:
         raise DataError(f"{path}, line {number}: expected `path label`, found {line!r}") from error
-    if not pair[0] or pair[1] < -1:
-        raise DataError(f"{path}, line {number}: expected `path label` with a label from -1, found {line!r}")
+    if not pair[0] or not -1 <= pair[1] < MAX_CLASSES:
+        raise DataError(
+            f"{path}, line {number}: expected `path label` with a label from -1 to {MAX_CLASSES - 1}, found {line!r}"
+        )
     if not inside(root / pair[0], root):
         raise DataError(f"{path}, line {number}: {pair[0]} leaves {root}; list only files below it")
     return pair

@@ -1,11 +1,13 @@
 """Street View House Numbers, cropped digits: `{train,test,extra}_32x32.mat`."""
 
+import zlib
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from farout.data.arrays import ArraySet
+from farout.data.mat import read_mat
 from farout.errors import DataError
 
 CLASSES = tuple("0123456789")
@@ -19,14 +21,11 @@ MD5 = {
 
 def read_svhn(path: Path, name: str = "svhn") -> ArraySet:
     """One SVHN file: X (32, 32, 3, N) to images (N, 3, 32, 32); y, where the file writes digit 0 as 10."""
-    from scipy.io import loadmat  # slow to import, and only this set needs it
-
     try:
-        fields = loadmat(path, variable_names=["X", "y"])
-        images, digits = fields["X"], np.ravel(fields["y"]).astype(np.int64)
-    except MemoryError:
-        raise
-    except Exception as error:  # damaged bytes raise many kinds: zlib.error, TypeError, ValueError, ...
+        fields = read_mat(path, ("X", "y"))
+        with np.errstate(invalid="ignore"):  # a NaN becomes a number that is no digit, and is refused as such
+            images, digits = fields["X"], np.ravel(fields["y"]).astype(np.int64)
+    except (OSError, ValueError, KeyError, zlib.error) as error:
         raise DataError(
             f"{path} cannot be read as an SVHN file: {type(error).__name__}: {error}; download it again"
         ) from error

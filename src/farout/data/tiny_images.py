@@ -73,7 +73,7 @@ def _read_exclusions(path: Path, stored: int) -> Array:
     """The excluded image numbers from 0, sorted, each once."""
     try:
         numbers = np.unique(np.array(path.read_text(encoding="ascii").split(), dtype=np.int64))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, OverflowError) as error:
         raise DataError(f"{path} is not a list of image numbers, one a line: {error}") from error
     if len(numbers) and not 1 <= numbers[0] <= numbers[-1] <= stored:
         raise DataError(

@@ -29,6 +29,8 @@ class Score(nn.Module):
 
     needs_fit: bool = False
     uses_input: bool = False
+    why_not_exported: str = ""
+    """Why an exported graph cannot hold it; empty where it can."""
     paper: ClassVar[str] = ""
 
     def __init__(self) -> None:  # its own, so that a recipe's arguments are checked against it

@@ -23,6 +23,7 @@ class ODIN(MSP):
     """
 
     uses_input = True
+    why_not_exported = "it nudges the input along a gradient, and an exported graph has no backward pass"
     paper = "Liang et al., Enhancing The Reliability of Out-of-distribution Image Detection, ICLR 2018"
 
     def __init__(self, temperature: float = 1000.0, epsilon: float = 0.0014) -> None:
@@ -30,6 +31,8 @@ class ODIN(MSP):
         if temperature <= 0 or epsilon < 0:
             raise ConfigError(f"ODIN takes temperature > 0 and epsilon >= 0, got {temperature} and {epsilon}")
         self.temperature, self.epsilon = temperature, epsilon
+        if epsilon == 0:
+            self.why_not_exported = ""
 
     def outputs(self, net: Net, x: Tensor) -> Outputs:
         moved = nudge(net, x, self.epsilon, self) if self.epsilon else x

@@ -41,6 +41,8 @@ class KNN(Score):
             raise ConfigError(f"KNN takes k >= 1 and chunk >= 1, got {k} and {chunk}")
         choose("KNN backend", BACKENDS, backend)
         self.k, self.normalise, self.chunk, self.backend = k, normalise, chunk, backend
+        if backend != "torch":
+            self.why_not_exported = f"backend {backend!r} is no torch operation; use backend 'torch'"
         self.register_buffer("bank", torch.empty(0))
 
     @torch.no_grad()

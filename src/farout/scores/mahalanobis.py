@@ -40,6 +40,8 @@ class Mahalanobis(Score):
             raise ConfigError(f"Mahalanobis takes ridge >= 0 and epsilon >= 0, got {ridge} and {epsilon}")
         self.ridge, self.epsilon = ridge, epsilon
         self.uses_input = epsilon > 0  # only the input step has to see the input
+        if epsilon > 0:
+            self.why_not_exported = "epsilon > 0 needs a gradient, and an exported graph has no backward pass"
         for name in ("centre", "whitening", "means"):
             self.register_buffer(name, torch.empty(0))
 

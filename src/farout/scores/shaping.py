@@ -34,6 +34,7 @@ class Shaped(Score):
                 "use a base such as energy or msp"
             )
         self.needs_fit = type(self).needs_fit or self.base.needs_fit  # ASH's depends on the base
+        self.why_not_exported = self.base.why_not_exported
 
     def shape(self, features: Tensor) -> Tensor:
         """(B, D) -> (B, D)."""

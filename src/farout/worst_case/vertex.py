@@ -66,7 +66,9 @@ def _radius(budget: float | Tensor, like: Tensor) -> Tensor:
     # a budget on the device is not looked at, for that would stop the training step to wait for it
     if not isinstance(budget, Tensor) and not 0 <= budget < float("inf"):
         raise ValueError(f"budget must be finite and at least 0, but it is {budget}")
-    return torch.as_tensor(budget, dtype=like.dtype, device=like.device)
+    if isinstance(budget, Tensor):
+        return budget.to(like)
+    return torch.full((), budget, dtype=like.dtype, device=like.device)  # made there: a CUDA graph cannot copy it over
 
 
 def _worst(values: Tensor, radius: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

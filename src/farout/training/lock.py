@@ -1,0 +1,90 @@
+"""One process a run folder: the second is refused, and a lock whose process died is free."""
+
+import json
+import os
+import socket
+import warnings
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Self
+
+from farout.errors import FaroutError
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # Windows: runs are not locked there
+    fcntl = None
+
+
+class LockedError(FaroutError):
+    """Another process trains in this folder."""
+
+
+class RunLock:
+    """Within this block the folder is this process's own.
+
+    The lock is the kernel's, on the file `.lock`: it ends with its process, however that ends, and does not pass to
+    forked data loaders, which may live on for a moment. What the file says is only for people.
+    """
+
+    _held: set[Path] = set()  # noqa: RUF012  # record locks do not hold within one process
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder.resolve() / ".lock"
+        self._descriptor = -1
+        self._made: list[Path] = []
+
+    def __enter__(self) -> Self:
+        if self.path in self._held:
+            raise LockedError(f"this process already trains in {self.path.parent}; choose another --run folder")
+        self._made = [folder for folder in self.path.parents if not folder.exists()]
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._take()
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        self._held.add(self.path)
+        return self
+
+    def _take(self) -> None:
+        if fcntl is not None:
+            try:
+                fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError):  # which of the two depends on the system
+                raise LockedError(
+                    f"{self.path.parent} is in use by {self._owner()}; wait for it, stop it, or choose another "
+                    "--run folder"
+                ) from None
+            except OSError as error:
+                warnings.warn(f"{self.path.parent} cannot be locked ({error}): start no second run there", stacklevel=3)
+        about = {"pid": os.getpid(), "host": socket.gethostname(), "since": datetime.now(UTC).isoformat("T", "seconds")}
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, json.dumps(about).encode(), 0)
+
+    def _owner(self) -> str:
+        try:
+            about = json.loads(os.pread(self._descriptor, 1000, 0))
+            return f"process {about['pid']} on {about['host']} since {about['since']}"
+        except (ValueError, TypeError, KeyError):
+            return "another process"
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._held.discard(self.path)
+        os.ftruncate(self._descriptor, 0)  # the file stays: removing it could take it from under a waiting process
+        os.close(self._descriptor)
+        if self._made and list(self.path.parent.iterdir()) == [self.path]:
+            self._leave_no_trace()
+
+    def _leave_no_trace(self) -> None:
+        """What failed before it wrote anything leaves no folder behind."""
+        self.path.unlink()
+        for folder in self._made:
+            if any(folder.iterdir()):
+                return
+            folder.rmdir()

@@ -1,0 +1,1 @@
+"""The parts of tuning: its terms, its search, one trial, the study, the workers."""
