@@ -207,6 +207,13 @@ def test_the_held_out_rows_change_nothing_but_the_threshold(blobs):
     assert model.threshold_ != moved.threshold_
 
 
+def test_logits_are_centred_over_the_classes(blobs):
+    """Else the energy would depend on the optimiser: a shift of all logits changes no probability."""
+    x, y, x_out = blobs
+    model = DALClassifier(epochs=2).fit(x + 7, y, X_out=x_out)
+    np.testing.assert_allclose(model.decision_function(x).mean(axis=1), 0, atol=1e-9)
+
+
 def test_each_score_is_the_one_of_the_table(blobs):
     x, y, _ = blobs
     model = OEClassifier(epochs=2).fit(x, y)

@@ -143,3 +143,26 @@ def test_every_recipe_builds(name):
     assert schedule(0) > 0
     assert config.data.id
     assert method.needs_outliers == (config.data.outliers is not None)
+
+
+def test_evaluation_warns_of_leakage_and_refuses_it_when_asked(tiny_run, tmp_path):
+    """Here the OOD test set is the auxiliary set itself."""
+    run = farout.Run(tmp_path, tiny_run.config, tiny_run.detector)
+    with pytest.warns(UserWarning, match="demo/outliers"):
+        farout.evaluate(run, ["data.test=[demo/outliers]"])
+    with pytest.raises(DataError, match="overlap"):
+        farout.evaluate(run, ["data.test=[demo/outliers]", "eval.leakage=refuse"])
+    with pytest.raises(ConfigError, match="eval.leakage must be warn, refuse or none"):
+        farout.evaluate(run, ["eval.leakage=maybe"])
+
+
+def test_a_model_in_place_of_a_recipe_is_fine_tuned():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    x = torch.randn(60, 4)
+    data = {"id_data": (x, (x[:, 0] > 0).long()), "outliers": torch.randn(40, 4) + 5, "device": "cpu"}
+    done = farout.train(model, method="oe", epochs=1, batch_size=20, outlier_batch_size=20, **data)
+    assert done.model is model
+    assert done.detector(x).score.shape == (60,)
+    with pytest.raises(TypeError, match="a recipe takes no epochs"):
+        farout.train("demo/ce", epochs=3)

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from farout.detector import Detector as Detector
     from farout.detector import Verdict as Verdict
     from farout.errors import FaroutError as FaroutError
+    from farout.estimators import DALClassifier as DALClassifier
+    from farout.estimators import FeatureDetector as FeatureDetector
+    from farout.estimators import OEClassifier as OEClassifier
     from farout.nets.split import split as split
     from farout.run import Run as Run
     from farout.run import evaluate as evaluate
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "DALClassifier": "farout.estimators",
+    "FeatureDetector": "farout.estimators",
+    "OEClassifier": "farout.estimators",
     "Config": "farout.config",
     "Detector": "farout.detector",
     "FaroutError": "farout.errors",

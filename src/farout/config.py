@@ -72,6 +72,7 @@ class EvalConfig:
     scores: list[Any] = field(default_factory=list)
     tpr: float = 0.95
     ood_count: int | None = None  # test on this many random samples of each OOD set; all by default
+    leakage: str = "warn"  # or refuse, none: images that training and test sets share
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from typing import Any
 
 from rich.console import Console
 
-from farout.config import Config
 from farout.data.named import open_named
 from farout.entries import recipe_of
 from farout.errors import MissingExtraError
@@ -64,7 +63,8 @@ def _run(name: str, seed: int, folder: Path) -> Run:
     if config.start is not None:
         init = str(_run(config.start.rpartition("/")[2], seed, folder).folder)
     config = replace(config, train=replace(config.train, seed=seed, init=init))
-    return train(Config.from_dict(config.to_dict()), run=folder / name / f"s{seed}", resume=True)
+    done: Run = train(config, run=folder / name / f"s{seed}", resume=True)
+    return done
 
 
 def _leave(folder: Path, rows: list[Row], everything: bool) -> Demo:

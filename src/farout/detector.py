@@ -265,7 +265,8 @@ class Detector(nn.Module):
         detector.score.restore(fitted)
         try_score(net, detector.score, folder)
         _load_rest(detector, tensors, folder, card["format"])
-        detector.calibrated_on = dict(card.get("calibrated_on") or {})
+        known = card.get("calibrated_on")
+        detector.calibrated_on = dict(known) if isinstance(known, dict) else {}
         detector.about = {key: value for key, value in card.items() if key not in OWN_KEYS and value is not None}
         return detector.eval()
 

@@ -15,9 +15,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from farout import __version__, build, distributed, seeds
 from farout.config import Config
+from farout.data.overlap import guard
+from farout.data.source import ImageSet
 from farout.detector import Detector, record_metrics
 from farout.errors import CheckpointError, ConfigError
 from farout.evaluation import evaluate_net
@@ -46,19 +49,29 @@ def default_folder(config: Config) -> Path:
 
 
 def train(
-    recipe: str | Path | Config,
+    recipe: str | Path | Config | nn.Module,
     overrides: Sequence[str] = (),
     *,
     run: str | Path | None = None,
     resume: bool = False,
-) -> Run:
-    """Train a recipe into a run folder and save the calibrated detector there.
+    **own: Any,
+) -> Any:
+    """Train a recipe into a run folder and save the calibrated detector there; the result is a `Run`.
+
+    A model in place of a recipe is fine-tuned as it is: `train(my_model, id_data=..., outliers=..., method="dal")`,
+    see `farout.own_model.train_model`, whose arguments `own` are.
 
     A folder that already holds a run is refused unless `resume`; resuming continues exactly, a finished run is
     returned as it is.
 
     >>> farout.train("demo/dal", ["train.seed=1"]).detector(images)        # doctest: +SKIP
     """
+    if isinstance(recipe, nn.Module):
+        from farout.own_model import train_model
+
+        return train_model(recipe, run=run, **own)
+    if own:
+        raise TypeError(f"a recipe takes no {', '.join(own)}; write changes as overrides, e.g. ['method.rho=5']")
     config = recipe if isinstance(recipe, Config) else Config.load(recipe, overrides)
     folder = Path(run) if run is not None else default_folder(config)
     with distributed.group(cuda=build.on_cuda(config)), build.deterministic(config.train.deterministic):
@@ -225,6 +238,7 @@ def evaluate(
     id_test, ood_tests = build.test_sets(config.data)
     if not ood_tests:
         raise ConfigError("the recipe names no OOD test sets; set data.test, e.g. data.test=[textures]")
+    _guard(config, id_test, ood_tests)
     net = loaded.detector.net.to(build.device(config.train.device))
     table = build.scores(config, list(scores))
     train_set = build.id_splits(config.data).train if any(s.needs_fit for s in table.values()) else None
@@ -243,6 +257,18 @@ def evaluate(
     _write_results(loaded.folder, rows, kept)
     record_metrics(loaded.folder, rows)
     return rows
+
+
+def _guard(config: Config, id_test: ImageSet, ood_tests: dict[str, dict[str, ImageSet]]) -> None:
+    """Look for images that training and test sets share; reads the training sets once."""
+    if config.eval.leakage not in ("warn", "refuse", "none"):
+        raise ConfigError(f"eval.leakage must be warn, refuse or none, got {config.eval.leakage!r}")
+    if config.eval.leakage == "none":
+        return
+    train_set = build.id_splits(config.data).train
+    pool = build.outlier_set(config.data, train_set.classes) if config.data.outliers else None
+    flat = {name: samples for sets in ood_tests.values() for name, samples in sets.items()}
+    guard(train_set, pool, id_test, flat, strict=config.eval.leakage == "refuse")
 
 
 def _load(folder: Path, recipe: str | Path | None) -> Run:

@@ -257,7 +257,7 @@ class Blocked:
         self.detector, self.free = detector, threading.Event()
 
     def __call__(self, x):
-        assert self.free.wait(60)
+        assert self.free.wait(10), "nobody let it go"
         return self.detector.judge(x)
 
 

@@ -73,6 +73,10 @@ def _resume_command() -> str:
         [
             "farout",
             *arguments,
-            *([] if "--resume" in arguments or arguments[:1] == ["demo"] else ["--resume"]),
+            *(
+                []
+                if "--resume" in arguments or arguments[:1] in (["demo"], ["compare"], ["reproduce"], ["tune"])
+                else ["--resume"]
+            ),
         ]
     )

@@ -1,5 +1,6 @@
 """Sets that are one array: in memory, or memory-mapped from a `.npy` file."""
 
+import mmap
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -48,10 +49,19 @@ class Mapped:
         return self.array.dtype
 
     def __getitem__(self, rows: Array) -> Array:
-        return np.asarray(self.array[rows])
+        chosen = np.asarray(self.array[rows])
+        _give_back(self.array)
+        return chosen
 
     def __getstate__(self) -> dict[str, Any]:
         return {"opener": self.opener, "_array": None}
+
+
+def _give_back(array: Array) -> None:
+    """Let go of the pages of a mapped file that were read: they count as this process's memory as long as it runs."""
+    mapped = getattr(array, "_mmap", None)
+    if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 class ArraySet:

@@ -43,6 +43,10 @@ class Scaling(NamedTuple):
         return DenseRows(torch.from_numpy(np.ascontiguousarray(scaled, dtype=np.float32)))
 
     def unscaled(self, probe: Probe) -> tuple[Vector, Vector]:
-        """Coefficients (K, D) and intercepts (K,) that act on the user's features as the probe does on scaled ones."""
+        """Coefficients (K, D) and intercepts (K,) that act on the user's features as the probe does on scaled ones.
+
+        Centred over the classes: no softmax sees it, but energy and max-logit do, and Adam leaves the mean anywhere.
+        """
         weight = probe.weight.numpy().astype(np.float64) / self.scale[:, None]
-        return np.ascontiguousarray(weight.T), probe.bias.numpy().astype(np.float64) - self.shift @ weight
+        bias = probe.bias.numpy().astype(np.float64) - self.shift @ weight
+        return np.ascontiguousarray((weight - weight.mean(axis=1, keepdims=True)).T), bias - bias.mean()
