@@ -1,4 +1,7 @@
-"""The largest resident memory of a job, in a process of its own: python memory.py JOB FOLDER prints megabytes."""
+"""The largest resident memory of a job, in a process of its own: python memory.py JOB FOLDER prints megabytes.
+
+For `pages` it is what was added to what the process had when it began to read.
+"""
 
 import os
 import resource
@@ -39,15 +42,23 @@ def train(folder: Path) -> None:
     )
 
 
-def read(folder: Path) -> None:
-    """400,000 images at random places, as an epoch would: every page that is touched must be given back."""
+def pages(folder: Path) -> int:
+    """150,000 images at random places, as an epoch would: no page that was touched may stay. What was there before."""
     import torch
 
     from farout.data.tiny_images import TinyImages
 
     images = TinyImages(sparse_images(folder))
-    for rows in torch.randint(IMAGES, (400_000,)).split(1000):
+    images.read(torch.arange(1000))
+    before = resident()
+    for rows in torch.randint(IMAGES, (150_000,)).split(1000):
         images.read(rows)
+    return before
+
+
+def resident() -> int:
+    """The most this process ever held, in megabytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
 def metrics(folder: Path) -> None:
@@ -61,5 +72,6 @@ def metrics(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    {"train": train, "read": read, "metrics": metrics}[sys.argv[1]](Path(sys.argv[2]))
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+    job = {"train": train, "pages": pages, "metrics": metrics}[sys.argv[1]]
+    before = job(Path(sys.argv[2])) or 0
+    print(resident() - before)

@@ -1,6 +1,6 @@
 """Sets that are one array: in memory, or memory-mapped from a `.npy` file."""
 
-import mmap
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -49,19 +49,32 @@ class Mapped:
         return self.array.dtype
 
     def __getitem__(self, rows: Array) -> Array:
-        chosen = np.asarray(self.array[rows])
-        _give_back(self.array)
-        return chosen
+        array = self.array
+        if isinstance(array, np.memmap) and array.flags.c_contiguous and array.ndim > 1:
+            return _read_rows(array, np.asarray(rows))
+        return np.asarray(array[rows])
 
     def __getstate__(self) -> dict[str, Any]:
         return {"opener": self.opener, "_array": None}
 
 
-def _give_back(array: Array) -> None:
-    """Let go of the pages of a mapped file that were read: they count as this process's memory as long as it runs."""
-    mapped = getattr(array, "_mmap", None)
-    if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
-        mapped.madvise(mmap.MADV_DONTNEED)
+def _read_rows(array: np.memmap[Any, Any], rows: Array) -> Array:
+    """Rows of a mapped file, read and not mapped: a page that was touched counts as this process's memory as long as
+    it runs, and one that a shortened file no longer has would end it without a word."""
+    chosen = np.empty((len(rows), *array.shape[1:]), array.dtype)
+    size = array[:1].nbytes
+    together = len(rows) > 1 and bool((np.diff(rows) == 1).all())
+    parts = [(rows[0], chosen)] if together else list(zip(rows.tolist(), chosen, strict=True))
+    file = os.open(array.filename, os.O_RDONLY)  # type: ignore[arg-type]
+    try:
+        if not together and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)  # what lies around a random row is not needed
+        for row, part in parts:
+            if part.nbytes and os.preadv(file, [part.data], array.offset + int(row) * size) != part.nbytes:
+                raise DataError(f"{array.filename} is shorter than when it was opened; row {row} is gone")
+    finally:
+        os.close(file)
+    return chosen
 
 
 class ArraySet:
