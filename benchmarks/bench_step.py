@@ -49,9 +49,10 @@ def endless(source: Pairs):
         epoch += 1
 
 
-def stepper(net: dict, method: dict, engine: str, precision: str, device: torch.device):
+def stepper(device: torch.device, net: dict, method: dict, engine: str, precision: str, kernels: str | None = None):
     """A function that takes a batch and makes one step."""
     torch.manual_seed(0)
+    net = net if kernels is None else {**net, "kernels": kernels}
     made = make_net({"mean": [0.5] * 3, "std": [0.25] * 3, "num_classes": 10, **net}).to(device)
     if precision == "bf16":
         made.precision = "bf16"
@@ -136,6 +137,8 @@ def plan(device: torch.device, quick: bool) -> dict[str, tuple]:
         "reference-shaped: dal, autograd, float32, eager": (AUTOGRAD, "eager", "float32"),
         "oe, graphed": ({"name": "oe"}, "graphed", "bf16"),
         "dal, graphed, triton": (TRITON, "graphed", "bf16"),
+        "oe, graphed, fused kernels": ({"name": "oe"}, "graphed", "bf16", "triton"),
+        "dal, graphed, triton, fused kernels": (TRITON, "graphed", "bf16", "triton"),
         "oe, compiled-graph": ({"name": "oe"}, "compiled-graph", "bf16"),
         "dal, compiled-graph, closed form": (DAL, "compiled-graph", "bf16"),
         "dal, compiled-graph, triton": (TRITON, "compiled-graph", "bf16"),
@@ -154,7 +157,9 @@ def plan(device: torch.device, quick: bool) -> dict[str, tuple]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--profile", type=Path, help="write where the time of the last variant goes")
+    parser.add_argument("--profile", type=Path, help="write where the time of a variant of WRN-40-2 goes")
+    parser.add_argument("--profiled", default="dal, compiled-graph, triton", help="which variant")
+    parser.add_argument("--only", default="", help="variants whose titles have this in them; a|b for either")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--out", type=Path, help="a JSON file, or a folder for <date>-<device>-step.json")
     arguments = parser.parse_args()
@@ -165,11 +170,18 @@ def main() -> None:
     steps = min(arguments.steps, 15) if arguments.quick or device.type == "cpu" else arguments.steps
     for shape, (net, (side, inliers, outliers, count), variants) in plan(device, arguments.quick).items():
         source = pairs(device, side, inliers, outliers, count)
-        made = {title: stepper(net, *choices, device) for title, choices in variants.items()}
+        chosen = {
+            title: choices
+            for title, choices in variants.items()
+            if any(part in title for part in arguments.only.split("|"))
+        }
+        if not chosen:
+            continue
+        made = {title: stepper(device, net, *choices) for title, choices in chosen.items()}
         rows = measure(made, source, device, steps, warm=6 if device.type == "cuda" else 2)
         result["shapes"][shape] = rows
         if arguments.profile and device.type == "cuda" and shape.startswith("WRN"):
-            profile(made["dal, compiled-graph, triton"], source, arguments.profile)
+            profile(made[arguments.profiled], source, arguments.profile)
         print(f"\n{shape}")
         for row in rows:
             print(f"  {row['variant']:52s} {row['ms']:9.3f} ms  {row['images_per_second']:10.0f} images/s")

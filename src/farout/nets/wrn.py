@@ -4,51 +4,67 @@ The parameter names are those of the widely shared CIFAR checkpoints, so that su
 """
 
 import math
+from collections.abc import Sequence
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from farout.components import choose
 from farout.errors import ConfigError
+from farout.nets.fused_norm import no_seeds
+from farout.nets.kernels import KERNELS, Kernels
 
 
 class PreActBlock(nn.Module):
     """s + conv2(dropout(ReLU(bn2(conv1(a))))) with a = ReLU(bn1(x)), s = convShortcut(a) or x."""
 
-    def __init__(self, c_in: int, c_out: int, stride: int, dropout: float) -> None:
+    def __init__(self, c_in: int, c_out: int, stride: int, dropout: float, kernels: Kernels = KERNELS["plain"]) -> None:
         super().__init__()
+        self.kernels, conv = kernels, kernels.conv
         self.bn1 = nn.BatchNorm2d(c_in)
-        self.conv1 = nn.Conv2d(c_in, c_out, 3, stride=stride, padding=1, bias=False)
+        self.conv1 = conv(c_in, c_out, 3, stride=stride, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(c_out)
-        self.conv2 = nn.Conv2d(c_out, c_out, 3, padding=1, bias=False)
+        self.conv2 = conv(c_out, c_out, 3, padding=1, bias=False)
         self.dropout = nn.Dropout(dropout)
-        self.convShortcut = nn.Conv2d(c_in, c_out, 1, stride=stride, bias=False) if c_in != c_out else None
+        self.convShortcut = conv(c_in, c_out, 1, stride=stride, bias=False) if c_in != c_out else None
 
     def forward(self, x: Tensor) -> Tensor:
-        active = F.relu(self.bn1(x), inplace=True)
+        branch, shortcut = self.summands(x)
+        return shortcut + branch
+
+    def summands(self, x: Tensor, residual: Tensor | None = None, seed: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The branch and the shortcut of input x + residual, not yet added: the next norm does that in its own pass."""
+        norm = self.kernels.norm
+        x, active = norm(self.bn1, x, residual)
         # Only a block that changes width has a convShortcut, and it starts from the activated input.
         shortcut = x if self.convShortcut is None else self.convShortcut(active)
-        inner = F.relu(self.bn2(self.conv1(active)), inplace=True)
-        out: Tensor = shortcut + self.conv2(self.dropout(inner))
-        return out
+        _, inner = norm(self.bn2, self.conv1(active), dropout=self.dropout, seed=seed)
+        return self.conv2(inner), shortcut
 
 
 class Stage(nn.Module):
-    """`blocks` blocks of one width; the first changes width and resolution."""
+    """`blocks` blocks of one width; the first changes width and resolution. Summands in, summands out."""
 
-    def __init__(self, blocks: int, c_in: int, c_out: int, stride: int, dropout: float) -> None:
+    def __init__(
+        self, blocks: int, c_in: int, c_out: int, stride: int, dropout: float, kernels: Kernels = KERNELS["plain"]
+    ) -> None:
         super().__init__()
-        first = PreActBlock(c_in, c_out, stride, dropout)
-        self.layer = nn.Sequential(first, *(PreActBlock(c_out, c_out, 1, dropout) for _ in range(blocks - 1)))
+        first = PreActBlock(c_in, c_out, stride, dropout, kernels)
+        rest = (PreActBlock(c_out, c_out, 1, dropout, kernels) for _ in range(blocks - 1))
+        self.layer = nn.Sequential(first, *rest)
 
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.layer(x)
-        return out
+    def forward(self, x: Tensor, residual: Tensor | None, seeds: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
+        for block, seed in zip(self.layer, seeds, strict=True):
+            x, residual = block.summands(x, residual, seed)  # type: ignore[operator]
+        assert residual is not None
+        return x, residual
 
 
 class WideResNet(nn.Module):
     """WRN-depth-width: images (B, C, H, W) -> logits (B, K); features (B, 64·width) are >= 0.
 
     depth = 6n + 4 for n blocks in each of three stages of widths 16w, 32w, 64w.
+    kernels "triton" trains faster on a GPU, in the channels-last layout; everywhere else it is "plain", so that what
+    was trained with it loads and serves anywhere.
     """
 
     def __init__(
@@ -58,24 +74,35 @@ class WideResNet(nn.Module):
         num_classes: int = 10,
         dropout: float = 0.3,
         in_channels: int = 3,
+        kernels: str = "plain",
     ) -> None:
         super().__init__()
+        self.kernels = choose("kernels", KERNELS, kernels)
         blocks, rest = divmod(depth - 4, 6)
         if rest or blocks < 1:
             raise ConfigError(f"WideResNet depth {depth} is not 6n + 4 with n >= 1: take 10, 16, 22, 28, 34, 40, ...")
-        self.conv1 = nn.Conv2d(in_channels, 16, 3, padding=1, bias=False)
-        self.block1 = Stage(blocks, 16, 16 * width, 1, dropout)
-        self.block2 = Stage(blocks, 16 * width, 32 * width, 2, dropout)
-        self.block3 = Stage(blocks, 32 * width, 64 * width, 2, dropout)
+        self.conv1 = self.kernels.conv(in_channels, 16, 3, padding=1, bias=False)
+        self.blocks = blocks
+        self.block1 = Stage(blocks, 16, 16 * width, 1, dropout, self.kernels)
+        self.block2 = Stage(blocks, 16 * width, 32 * width, 2, dropout, self.kernels)
+        self.block3 = Stage(blocks, 32 * width, 64 * width, 2, dropout, self.kernels)
         self.bn1 = nn.BatchNorm2d(64 * width)
         self.fc = nn.Linear(64 * width, num_classes)
         self.apply(_init)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.block3(self.block2(self.block1(self.conv1(x))))
-        features = F.relu(self.bn1(out), inplace=True).mean(dim=(2, 3))
+        with self.kernels.weights(self, x):
+            features = self._features(x)
         logits: Tensor = self.fc(features)
         return logits
+
+    def _features(self, x: Tensor) -> Tensor:
+        out, shortcut = self.conv1(x), None
+        seeds = self.kernels.seeds(x, 3 * self.blocks) if self.training else no_seeds(x, 3 * self.blocks)
+        for n, stage in enumerate((self.block1, self.block2, self.block3)):
+            out, shortcut = stage(out, shortcut, seeds[n * self.blocks : (n + 1) * self.blocks])
+        _, active = self.kernels.norm(self.bn1, out, shortcut)
+        return active.mean(dim=(2, 3))
 
 
 def _init(module: nn.Module) -> None:
