@@ -7,6 +7,7 @@ from farout.methods.base import Method, forward_pair
 from farout.methods.ce import CE
 from farout.methods.csi import CSI
 from farout.methods.dal import DAL
+from farout.methods.dal_deep import DALDeep
 from farout.methods.dal_exact import DALExact, DALVertex
 from farout.methods.dal_input import DALInput
 from farout.methods.doe import DOE
@@ -39,6 +40,7 @@ METHODS: Mapping[str, type[Method]] = {
     "dal-vertex": DALVertex,
     "dal-exact": DALExact,
     "dal-input": DALInput,
+    "dal-deep": DALDeep,
 }
 
 __all__ = [
@@ -51,6 +53,7 @@ __all__ = [
     "OE",
     "POEM",
     "VOS",
+    "DALDeep",
     "DALExact",
     "DALInput",
     "DALVertex",
