@@ -31,6 +31,11 @@ def world_size() -> int:
     return dist.get_world_size() if active() else 1
 
 
+def started_rank() -> int:
+    """This process's number as torchrun gave it, also when the group is formed no more."""
+    return int(os.environ.get("RANK", "0"))
+
+
 def local_rank() -> int:
     """This process's number on its machine, which is also the number of its GPU."""
     return int(os.environ.get("LOCAL_RANK", "0"))

@@ -8,7 +8,7 @@ With several processes rank 0 alone writes. `run.json` says which version of far
 import hashlib
 import json
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,12 @@ from farout.detector import Detector, record_metrics
 from farout.errors import CheckpointError, ConfigError
 from farout.evaluation import evaluate_net
 from farout.report.table import long_table, markdown
-from farout.training import Checkpoints, Descent, RunLog, fit, load_state
+from farout.training import Checkpoints, Descent, RunLog, epochs, load_state
 from farout.training.checkpoint import write_atomically
 from farout.training.lock import RunLock
 from farout.training.walk import STEP_STREAM
 from farout.types import Batch, Row
+from farout.validation import Best
 
 FORMAT = 1
 
@@ -95,17 +96,20 @@ def _train(config: Config, folder: Path, resume: bool) -> Run:
     distributed.on_first(lambda: _check(folder, config, resume))
     work = build.job(config)
     distributed.on_first(lambda: _label(folder, config))
-    fit(
-        work.descent,
-        work.pairs,
-        work.schedule,
-        work.plan,
-        Checkpoints(folder / "checkpoints"),
-        RunLog(folder / "log.jsonl"),
-    )
+    checkpoints, log = Checkpoints(folder / "checkpoints"), RunLog(folder / "log.jsonl")
+    best = Best(config, folder) if config.train.validate_every else None
+    with closing(epochs(work.descent, work.pairs, work.schedule, work.plan, checkpoints, log)) as pauses:
+        for epoch in pauses:
+            if best is not None:
+                _look(best, work, epoch)
     made: list[Detector] = []
     distributed.on_first(lambda: made.append(_save_detector(config, work, folder / "detector")))
     return Run(folder, config, made[0] if made else Detector.load(folder / "detector"))
+
+
+def _look(best: Best, work: build.Job, epoch: int) -> None:
+    """Rank 0 validates for all; the random numbers of a step depend on its place alone, so training goes on as ever."""
+    distributed.on_first(lambda: best.look(work.net, work.descent.objective, epoch, epoch * work.pairs.steps))
 
 
 def _save_detector(config: Config, work: build.Job, folder: Path) -> Detector:

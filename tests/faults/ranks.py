@@ -90,6 +90,7 @@ def main(place: Path) -> dict[str, object]:
     found: dict[str, object] = {}
     found["one"] = run(1, place / "one")
     found["two"] = run(2, place / "two")
+    found["two said"] = [Path(f"{place / 'two'}-said.{rank}").read_text() for rank in (0, 1)]
     found["two - one"] = farthest(place / "one", place / "two")
     moved = place / "moved"
     for count, rows in ((2, 3), (4, 8)):

@@ -150,8 +150,8 @@ def test_no_outliers():
     [
         ("data.batch_size=0", "data.batch_size=0; take 1 or more"),
         ("data.outlier_batch_size=-3", "data.outlier_batch_size=-3; take 1 or more"),
-        ("train.log_every=0", "train.log_every and train.checkpoint_every take 1 or more"),
-        ("train.checkpoint_every=-1", "train.log_every and train.checkpoint_every take 1 or more"),
+        ("train.log_every=0", "train.log_every, checkpoint_every and validate_every take 1 or more"),
+        ("train.checkpoint_every=-1", "train.log_every, checkpoint_every and validate_every take 1 or more"),
     ],
 )
 def test_counts_below_one(override, says):

@@ -35,6 +35,13 @@ def test_two_ranks_give_what_one_gives(found):
     assert found["two - one"] < 1e-6
 
 
+def test_only_the_first_rank_speaks_and_no_option_is_outdated(found):
+    first, second = found["two said"]
+    assert "Detector " in first
+    assert "Detector " not in second
+    assert "FutureWarning" not in first + second
+
+
 def test_a_signal_to_one_rank_stops_all_at_the_same_step(found):
     for count in (2, 4):
         steps = found[f"steps at {count}"]

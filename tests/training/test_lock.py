@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from farout.training.lock import LockedError, RunLock
+from farout.training import lock
+from farout.training.lock import LockedError, RunLock, in_use, patient
 
 HOLDER = """
 import os, sys
@@ -32,14 +33,41 @@ def holder(folder, *more):
 
 def test_another_process_is_refused_and_named_and_free_when_it_ends(tmp_path):
     process = holder(tmp_path)
+    assert in_use(tmp_path)
     with (
         pytest.raises(LockedError, match=rf"is in use by process {process.pid} on .* since 20\d\d-"),
         RunLock(tmp_path),
     ):
         pass
     process.communicate()
+    assert not in_use(tmp_path)
     with RunLock(tmp_path):
         pass
+
+
+def test_asking_neither_makes_a_folder_nor_gives_up_the_lock(tmp_path):
+    assert not in_use(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    with RunLock(tmp_path):
+        assert in_use(tmp_path)
+        fork = subprocess.run([sys.executable, "-c", HOLDER, tmp_path], input="", capture_output=True, text=True)
+        assert "is in use by" in fork.stderr
+
+
+def test_the_patient_come_after_whoever_has_it(tmp_path, monkeypatch):
+    other, told, waits = RunLock(tmp_path), [], []
+
+    def sleep(seconds):
+        waits.append(seconds)
+        if len(waits) == 3:
+            other.__exit__(None, None, None)
+
+    monkeypatch.setattr(lock.time, "sleep", sleep)
+    other.__enter__()
+    with patient(tmp_path, told.append):
+        assert len(waits) == 3
+    assert told == [f"waiting: this process already trains in {tmp_path}"]
+    assert not in_use(tmp_path)
 
 
 @pytest.mark.parametrize("orphan", [[], ["orphan"]])

@@ -85,3 +85,9 @@ def test_init_from_a_checkpoint_file(finished):
 def test_another_recipe_is_refused(finished):
     with pytest.raises(ConfigError, match="was started from a different recipe"):
         farout.train("demo/ce", [*TINY, "train.seed=5"], run=finished.folder, resume=True)
+
+
+def test_no_epochs_and_no_weights_are_refused(tmp_path):
+    """As imagenet/ce without public weights: what came out would be random."""
+    with pytest.raises(ConfigError, match=r"train.epochs=0 and no train.init: .* set train.init"):
+        farout.train("demo/ce", [*TINY, "train.epochs=0"], run=tmp_path / "run")

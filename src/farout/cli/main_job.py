@@ -40,9 +40,12 @@ def train(
 
     Example: `farout train demo/dal method.rho=1 --run runs/try`
     """
+    from farout import distributed
     from farout.run import train as run_train
 
     done = run_train(recipe, overrides or [], run=run, resume=resume)
+    if distributed.started_rank() > 0:
+        return
     print(f"Run        {done.folder}\nDetector   {done.folder / 'detector'}")
     print(f"Next       farout eval {done.folder}")
 

@@ -5,7 +5,7 @@ from farout.training.descent import Descent, Objective
 from farout.training.engines import ENGINES
 from farout.training.interrupt import Interrupted
 from farout.training.log import RunLog, read_rows
-from farout.training.loop import Plan, fit
+from farout.training.loop import Plan, epochs, fit
 from farout.training.optim import OPTIMIZERS, SCHEDULES
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Objective",
     "Plan",
     "RunLog",
+    "epochs",
     "fit",
     "load_state",
     "read_rows",

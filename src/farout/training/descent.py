@@ -1,5 +1,8 @@
 """One update of the network: a forward of the method's loss, a backward, a step of the optimiser."""
 
+import inspect
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -8,6 +11,10 @@ from farout import distributed
 from farout.methods.base import Loss, Method
 from farout.nets.net import Net
 from farout.types import Batch, Terms
+
+# torch renamed the option in 2.13 and warns of the old name.
+_NEW, _OLD = "forward_sync_buffers", "broadcast_buffers"
+SYNC_BUFFERS = _NEW if _NEW in inspect.signature(DistributedDataParallel).parameters else _OLD
 
 
 class Objective(nn.Module):
@@ -29,7 +36,8 @@ class Descent:
         self.model: nn.Module = objective
         if distributed.active():
             # Buffers are averaged after the step instead: DDP's broadcast would leave the last update unshared.
-            self.model = DistributedDataParallel(objective, find_unused_parameters=True, broadcast_buffers=False)
+            options: dict[str, Any] = {"find_unused_parameters": True, SYNC_BUFFERS: False}
+            self.model = DistributedDataParallel(objective, **options)
 
     def __call__(self, batch: Batch, lr: float) -> Terms:
         for group in self.optimizer.param_groups:

@@ -3,7 +3,10 @@
 import json
 import os
 import socket
+import time
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -20,6 +23,10 @@ except ImportError:  # Windows: runs are not locked there
 
 class LockedError(FaroutError):
     """Another process trains in this folder."""
+
+
+GRACE = (0.01, 0.05, 0.2)  # seconds between tries: who only asks whether a folder is in use has its lock for a moment
+POLL = 0.2  # seconds between two tries of one who waits
 
 
 class RunLock:
@@ -51,16 +58,18 @@ class RunLock:
         return self
 
     def _take(self) -> None:
-        if fcntl is not None:
-            try:
-                fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except (BlockingIOError, PermissionError):  # which of the two depends on the system
-                raise LockedError(
-                    f"{self.path.parent} is in use by {self._owner()}; wait for it, stop it, or choose another "
-                    "--run folder"
-                ) from None
-            except OSError as error:
-                warnings.warn(f"{self.path.parent} cannot be locked ({error}): start no second run there", stacklevel=3)
+        try:
+            taken = _try(self._descriptor)
+            for seconds in () if taken else GRACE:
+                time.sleep(seconds)
+                taken = taken or _try(self._descriptor)
+        except OSError as error:
+            warnings.warn(f"{self.path.parent} cannot be locked ({error}): start no second run there", stacklevel=3)
+            taken = True
+        if not taken:
+            raise LockedError(
+                f"{self.path.parent} is in use by {self._owner()}; wait for it, stop it, or choose another --run folder"
+            )
         about = {"pid": os.getpid(), "host": socket.gethostname(), "since": datetime.now(UTC).isoformat("T", "seconds")}
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, json.dumps(about).encode(), 0)
@@ -88,3 +97,47 @@ class RunLock:
             if any(folder.iterdir()):
                 return
             folder.rmdir()
+
+
+def _try(descriptor: int) -> bool:
+    """Take the kernel's lock if nobody has it."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # which of the two depends on the system
+        return False
+    return True
+
+
+def in_use(folder: Path) -> bool:
+    """Whether a living process has the folder's lock."""
+    path = folder.resolve() / ".lock"
+    if path in RunLock._held:  # and closing the file again would give the lock up
+        return True
+    if not path.exists():
+        return False
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        return not _try(descriptor)
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def patient(folder: Path, tell: Callable[[str], None] = lambda line: None) -> Iterator[None]:
+    """The folder's lock, after whoever has it now; `tell` is told once that there is a wait."""
+    told = False
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(RunLock(folder))
+                break
+            except LockedError as error:
+                if not told:
+                    tell(f"waiting: {str(error).partition(';')[0]}")
+                told = True
+                time.sleep(POLL)
+        yield

@@ -1,6 +1,7 @@
 """The training loop. A step is a function of (state, seed, epoch, step): resuming is loading the state and skipping."""
 
 import time
+from collections.abc import Generator
 
 from torch import Tensor
 
@@ -16,14 +17,28 @@ from farout.training.optim import Schedule
 from farout.training.walk import Plan, ahead, restore, take
 from farout.types import Row
 
-__all__ = ["Plan", "fit", "restore"]
+__all__ = ["Plan", "epochs", "fit", "restore"]
 
 
 def fit(descent: Descent, pairs: Pairs, schedule: Schedule, plan: Plan, checkpoints: Checkpoints, log: RunLog) -> None:
     """Train to the end of the plan, from the newest checkpoint if there is one."""
+    for _ in epochs(descent, pairs, schedule, plan, checkpoints, log):
+        pass
+
+
+def epochs(
+    descent: Descent, pairs: Pairs, schedule: Schedule, plan: Plan, checkpoints: Checkpoints, log: RunLog
+) -> Generator[int, None, None]:
+    """Train as `fit` does, with a pause whenever an epoch is over and saved: yields how many are.
+
+    A run that is resumed at the end of an epoch begins with that pause, which it may have missed. Close it, where it is
+    not exhausted: signals are noted until then.
+    """
     done, selection = _begin(descent, checkpoints, log)
     clock = _Clock(pairs.images_per_step)
     with Interrupts() as interrupts, Bar(plan.title, plan.epochs * pairs.steps, done) as bar:
+        if done and done % pairs.steps == 0:
+            yield done // pairs.steps
         for place in ahead(descent, pairs, plan, done, selection):
             lr = schedule(place.done)
             terms = take(descent, place, lr, plan.seed)
@@ -50,6 +65,8 @@ def fit(descent: Descent, pairs: Pairs, schedule: Schedule, plan: Plan, checkpoi
             bar.advance(note)
             if stop:
                 raise Interrupted(f"interrupted after step {done}; everything up to here is saved")
+            if done % pairs.steps == 0:
+                yield done // pairs.steps
 
 
 def _begin(descent: Descent, checkpoints: Checkpoints, log: RunLog) -> tuple[int, Tensor | None]:

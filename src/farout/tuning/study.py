@@ -12,7 +12,7 @@ from farout.errors import ConfigError
 from farout.spaces import parse_space
 from farout.spaces.plans import LOST
 from farout.training.checkpoint import write_atomically
-from farout.training.lock import LockedError, RunLock
+from farout.training.lock import in_use
 from farout.tuning.search import PRUNERS, SAMPLERS, need_optuna
 from farout.tuning.terms import Terms
 from farout.types import Row
@@ -65,19 +65,10 @@ def reclaim(study: "Study", folder: Path) -> list[int]:
     found = []
     for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
         here = trial.user_attrs.get("host", socket.gethostname()) == socket.gethostname()
-        if here and _free(folder / "trials" / trial.user_attrs.get("folder", "")):
+        if here and not in_use(folder / "trials" / trial.user_attrs.get("folder", "")):
             put_back(study, trial.number, trial.params)
             found.append(trial.number)
     return found
-
-
-def _free(home: Path) -> bool:
-    """Whether no living process has the folder's lock."""
-    try:
-        with RunLock(home):
-            return True
-    except LockedError:
-        return False
 
 
 def put_back(study: "Study", number: int, params: dict[str, Any]) -> None:

@@ -1,19 +1,16 @@
 """One trial: train a point of the space, judge it on held-out data. No test set is opened here."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from contextlib import closing
 from pathlib import Path
 
 from farout import build
 from farout.config import Config
-from farout.data.arrays import Subset
 from farout.errors import TrainingError
-from farout.evaluation import evaluate_net
-from farout.nets.net import Net
-from farout.training import Checkpoints, RunLog, fit
+from farout.training import Checkpoints, RunLog, epochs
 from farout.types import Row
+from farout.validation import validate
 
-MOST_OUTLIERS = 10_000  # held-out outliers that are looked at
 WORST: Row = {"fpr95_id": 1.0, "auroc": 0.0, "accuracy": 0.0}
 
 
@@ -38,39 +35,18 @@ def measure(config: Config, home: Path, looks: Sequence[int] = (), prune: Prune 
     The learning rate's schedule is that of the whole training, wherever it stops. A training that diverges counts as
     the worst there is.
     """
+    last = config.train.epochs
+    row: Row = {}
     with build.deterministic(config.train.deterministic):
         work = build.job(config)
-        checkpoints = Checkpoints(home / "checkpoints")
-        done, last = _steps(checkpoints) // work.pairs.steps, config.train.epochs
-        for epochs in [*(epoch for epoch in looks if done < epoch < last), last]:
-            plan = replace(work.plan, epochs=epochs)
-            try:
-                fit(work.descent, work.pairs, work.schedule, plan, checkpoints, RunLog(home / "log.jsonl"))
-            except TrainingError as error:
-                return {**WORST, "epochs": epochs, "why": str(error)}, False
-            row = {**validate(config, work.net), "epochs": epochs}
-            if epochs < last and prune is not None and prune(row["fpr95_id"], epochs):
-                return row, True
-    return row, False
-
-
-def _steps(checkpoints: Checkpoints) -> int:
-    files = checkpoints.files()
-    return int(files[-1].stem.rpartition("-")[2]) if files else 0
-
-
-def validate(config: Config, net: Net) -> Row:
-    """FPR95 (ID positive), AUROC and accuracy on held-out ID data against held-out outliers; no test set is opened."""
-    splits = build.id_splits(config.data)
-    outliers = build.held_out_outliers(config.data, splits.train.classes)
-    outliers = Subset(outliers, range(min(len(outliers), MOST_OUTLIERS)))
-    name, score = next(iter(build.scores(config).items()))
-    rows, _ = evaluate_net(
-        net,
-        {name: score},
-        splits.held_out,
-        {"validation": {outliers.name: outliers}},
-        train=splits.train if score.needs_fit else None,
-        num_classes=len(build.class_names(splits.train)),
-    )
-    return {"score": name, **{key: rows[0][key] for key in ("fpr95_id", "auroc", "accuracy", "id_count", "ood_count")}}
+        checkpoints, log = Checkpoints(home / "checkpoints"), RunLog(home / "log.jsonl")
+        try:
+            with closing(epochs(work.descent, work.pairs, work.schedule, work.plan, checkpoints, log)) as pauses:
+                for epoch in pauses:
+                    if epoch in looks or epoch == last:
+                        row = {**validate(config, work.net), "epochs": epoch}
+                    if epoch in looks and epoch < last and prune is not None and prune(row["fpr95_id"], epoch):
+                        return row, True
+        except TrainingError as error:
+            return {**WORST, "epochs": last, "why": str(error)}, False
+        return row or {**validate(config, work.net), "epochs": last}, False
