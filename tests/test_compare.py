@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import farout.cli.bench
+import farout.compare as compare_module
 from farout import jobs, metrics
 from farout.cli import main
 from farout.compare import How, compare
@@ -25,6 +26,7 @@ from farout.jobs import Training, fingerprint, train_all
 from farout.methods import METHODS
 from farout.protocols import load_protocol
 from farout.training import Interrupted
+from farout.training.lock import RunLock
 
 TINY = ("net.width=4", "data.batch_size=100", "data.outlier_batch_size=50", "train.epochs=1", "train.device=cpu")
 DEMO = load_protocol("demo")
@@ -55,7 +57,7 @@ def test_fine_tuning_starts_from_the_same_seeds_checkpoint(done, place):
     runs = {(one.entry.method, one.seed): one.run for one in done.tested}
     for seed in (0, 1):
         assert Config.load(runs["oe", seed] / "config.yaml").train.init == str(runs["ce", seed])
-    assert len(list((place / "cache").iterdir())) == 4  # ce is trained once for both of its scores
+    assert len(list((place / "cache").glob("demo-*"))) == 4  # ce is trained once for both of its scores
 
 
 def test_intervals_surround_the_numbers(done):
@@ -116,6 +118,44 @@ def test_what_is_left_is_an_ordinary_tree_of_runs(done, place):
         "not told apart" in (place / "out" / "table.md").read_text()
         or "against" in (place / "out" / "table.md").read_text()
     )
+
+
+def test_what_failed_is_named_and_the_rest_is_compared(done, place, tmp_path, monkeypatch, cli):
+    """ce has two seeds, oe has only the second: the pair is judged by that one, and the command fails."""
+    inner = compare_module.evaluate
+    monkeypatch.setattr(How, "__init__", _with_few_resamples(How.__init__))
+
+    def evaluate(run):
+        if run.config.method["name"] == "oe" and run.config.train.seed == 0:
+            raise RuntimeError("CUDA out of memory")
+        return inner(run)
+
+    monkeypatch.setattr(compare_module, "evaluate", evaluate)
+    shutil.copytree(place / "cache", tmp_path / "cache", ignore=shutil.ignore_patterns("tests", ".lock"))
+    places = ["--seeds", 2, "--cache", tmp_path / "cache", "--run", tmp_path / "out"]
+    code, out, err = cli("compare", "ce,oe", *TINY, *places)
+    assert code == 1
+    assert "error: testing demo/oe, seed 0 failed: CUDA out of memory" in err
+    assert "Rows" in out
+    rows = [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
+    assert {(row["method"], row["seed"]) for row in rows} == {("ce", 0), ("ce", 1), ("oe", 1)}
+    [pair] = [
+        json.loads(line)
+        for line in (tmp_path / "out" / "differences.jsonl").read_text().splitlines()
+        if '"average"' in line and '"auroc"' in line
+    ]
+    mine = {m: [r["auroc"] for r in rows if (r["method"], r["seed"]) == (m, 1)] for m in ("ce", "oe")}
+    assert pair["value"] == pytest.approx(np.mean(mine["oe"]) - np.mean(mine["ce"]))
+    assert "Missing: testing demo/oe, seed 0" in (tmp_path / "out" / "table.md").read_text()
+
+    def refuse(run):
+        raise RuntimeError("nothing works")
+
+    monkeypatch.setattr(compare_module, "evaluate", refuse)
+    for tests in (tmp_path / "cache").glob("*/tests"):
+        shutil.rmtree(tests)
+    with pytest.raises(TrainingError, match=r"nothing could be trained and tested: .*nothing works \(and 1 more\)"):
+        compare(["ce"], "demo", how(tmp_path), folder=tmp_path / "none")
 
 
 def test_ours_and_empty_lists(place):
@@ -252,12 +292,127 @@ def test_what_is_started_from_comes_first(tmp_path, monkeypatch):
     assert told[0].startswith("1/4")
 
 
-def test_a_failure_is_told_with_the_last_line_of_its_output(tmp_path, monkeypatch):
-    stub(monkeypatch, "raise SystemExit('error: no such data')")
+def begun(told):
+    return sorted(line.split(" ", 1)[1] for line in told if line[0].isdigit())
+
+
+def test_a_failure_is_told_with_the_last_line_of_its_output_and_the_others_go_on(tmp_path, monkeypatch):
+    """Seed 0 cannot be pre-trained: its fine-tuning is not begun, the other seeds' are."""
+    stub(monkeypatch, f"import sys\nif '-ce-s0-' in sys.argv[1]: sys.exit('error: no such data')\n{FINISH}")
     told = []
-    with pytest.raises(TrainingError, match="demo-ce-s0-.*error: no such data"):
-        train_all([training(Entry("oe", "oe"), DEMO, s) for s in (0, 1, 2)], tmp_path, jobs=2, tell=told.append)
-    assert len(told) <= 3  # nothing that depends on it was begun
+    wanted = [training(Entry("oe", "oe"), DEMO, seed) for seed in (0, 1, 2)]
+    problems = train_all(wanted, tmp_path, jobs=2, tell=told.append)
+    assert begun(told) == ["demo/ce, seed 0", *(f"demo/{m}, seed {s}" for m in ("ce", "oe") for s in (1, 2))]
+    assert len(problems) == 2
+    assert "demo-ce-s0-" in problems[0]
+    assert "error: no such data" in problems[0]
+    assert problems[1] == "demo/oe, seed 0 was not begun: what it starts from failed"
+    assert [one.finished(tmp_path) for one in wanted] == [False, True, True]
+
+
+def finish(config, run, resume):
+    """Instead of training: leave what a finished run has."""
+    (run / "detector").mkdir(parents=True, exist_ok=True)
+    (run / "detector" / "detector.json").write_text("{}")
+
+
+def test_a_failure_in_this_process_is_told_and_the_others_go_on(tmp_path, monkeypatch):
+    def train(config, run, resume):
+        if config.train.seed == 0:
+            raise RuntimeError("CUDA out of memory")
+        finish(config, run, resume)
+
+    monkeypatch.setattr(jobs, "train", train)
+    wanted = [training(Entry("oe", "oe"), DEMO, seed) for seed in (0, 1)]
+    problems = train_all(wanted, tmp_path)
+    assert [one.finished(tmp_path) for one in wanted] == [False, True]
+    assert "CUDA out of memory" in problems[0]
+    assert "was not begun" in problems[1]
+
+
+def test_killed_in_the_middle_and_started_again_trains_only_what_is_left(tmp_path, monkeypatch):
+    wanted, trained = [training(Entry("oe", "oe"), DEMO, seed) for seed in (0, 1)], []
+
+    def train(config, run, resume):
+        trained.append((config.method["name"], config.train.seed))
+        if len(trained) == 3:
+            raise KeyboardInterrupt
+        finish(config, run, resume)
+
+    monkeypatch.setattr(jobs, "train", train)
+    with pytest.raises(KeyboardInterrupt):
+        train_all(wanted, tmp_path)
+    assert train_all(wanted, tmp_path) == []
+    assert trained == [("ce", 0), ("ce", 1), ("oe", 0), ("oe", 0), ("oe", 1)]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_another_process_trains_is_left_to_it(tmp_path, monkeypatch, count):
+    """Seed 0 is in other hands: seed 1 is trained meanwhile, and when it is done its result is used."""
+    wanted = [training(Entry("ce", "ce"), DEMO, seed) for seed in (0, 1)]
+    other, told, sleep = RunLock(wanted[0].folder(tmp_path)), [], jobs.time.sleep
+    other.__enter__()
+
+    def let_it_finish(seconds):
+        sleep(seconds)
+        if wanted[1].finished(tmp_path) and not wanted[0].finished(tmp_path):
+            finish(None, wanted[0].folder(tmp_path), True)
+            other.__exit__(None, None, None)
+
+    monkeypatch.setattr(jobs, "train", finish)
+    monkeypatch.setattr(jobs.time, "sleep", let_it_finish)
+    stub(monkeypatch, FINISH)
+    assert train_all(wanted, tmp_path, jobs=count, tell=told.append) == []
+    assert begun(told) == ["demo/ce, seed 1"]
+
+
+def test_a_process_that_was_overtaken_waits_for_the_other(tmp_path, monkeypatch):
+    """Both saw a free folder; the slower one's process meets the lock and ends, and the result comes from the other."""
+    wanted = [training(Entry("ce", "ce"), DEMO, seed) for seed in (0, 1)]
+    folder, told, sleep = wanted[0].folder(tmp_path), [], jobs.time.sleep
+    other = RunLock(folder)
+
+    def take_the_lock_then_finish(seconds):
+        sleep(seconds)
+        if not (folder / ".lock").exists():
+            other.__enter__()
+        elif any("by another process" in line for line in told) and not wanted[0].finished(tmp_path):
+            finish(None, folder, True)
+            other.__exit__(None, None, None)
+
+    monkeypatch.setattr(jobs.time, "sleep", take_the_lock_then_finish)
+    lost = "import pathlib, sys, time\nwhile not (pathlib.Path(sys.argv[1]) / '.lock').exists(): pass\nsys.exit(1)"
+    stub(monkeypatch, f"import sys\nif '-s0-' in sys.argv[1]:\n exec({lost!r})\n{FINISH}")
+    assert train_all(wanted, tmp_path, jobs=2, tell=told.append) == []
+    assert "demo/ce, seed 0 is being trained by another process; its result will be used" in told
+
+
+SHARED = """
+import sys
+from pathlib import Path
+from farout.compare import How, compare
+place, tiny = Path(sys.argv[1]), tuple(sys.argv[3:])
+how = How(1, overrides=tiny, cache=place / "cache", resamples=40, tell=print)
+compare(["ce"], "demo", how, folder=place / sys.argv[2])
+"""
+
+
+def test_two_processes_share_a_cache(tmp_path):
+    """At the same time on one cache: the run is trained and tested by one of them, and both have its rows."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", SHARED, tmp_path, name, *TINY], stdout=subprocess.PIPE, text=True, env=environment
+        )
+        for name in ("a", "b")
+    ]
+    told = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert (tmp_path / "a" / "results.jsonl").read_text() == (tmp_path / "b" / "results.jsonl").read_text()
+    assert "".join(told).count("testing demo/ce") == 1
+    [run] = (tmp_path / "cache").glob("demo-*")
+    steps = [json.loads(line)["step"] for line in (run / "log.jsonl").read_text().splitlines()]
+    assert steps == sorted(set(steps))
 
 
 def test_an_interrupt_asks_every_process_once_and_waits(tmp_path, monkeypatch):

@@ -14,10 +14,11 @@ LAYERS = {
     0: "errors types seeds components config distributed losses contrastive metrics spaces",
     1: "worst_case nets data preprocess calibration card",
     2: "methods scores",
-    3: "training untrusted detector",
-    4: "evaluation statistics protocols paper report hub export verdict_files scoring certify discrepancy"
+    3: "training untrusted detector examples",
+    4: "evaluation statistics protocols paper report hub export export_resize verdict_files scoring certify discrepancy"
     " estimators serve",
-    5: "build run own_model jobs entries compare plans reproduce tuning tune see demo catalogue cli __init__ __main__",
+    5: "build validation run own_model jobs entries leakage compare plans reproduce tuning tune see demo catalogue "
+    "cli __init__ __main__",
 }
 LEVEL = {name: level for level, names in LAYERS.items() for name in names.split()}
 

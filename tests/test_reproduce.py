@@ -154,6 +154,63 @@ def test_trials_and_accuracy_use_the_same_runs(how, tmp_path):
     assert len(header) == len(texts[0])
 
 
+SOME = {
+    "table1": ["MSP", "OE", "DAL"],
+    "hard": ["OE", "DAL"],
+    "scores": ["w/o train, Free Energy", "w/ DAL, MSP"],
+    "hyper": ["gamma_max=50 beta=1e-3 rho=1e-2"],
+    "epochs": ["OE", "DAL"],
+    "norms": ["l1", "l2"],
+    "probe": ["OE, linear probe", "OE, fine tune"],
+    "imagenet": ["OE", "DAL-Energy"],
+}
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_every_other_table_from_end_to_end(how, tmp_path, name):
+    """Some lines of each: ours beside what is printed, with our corrections."""
+    done = reproduce(name, "demo", how, quick=True, only=SOME[name], folder=tmp_path)
+    assert not done.problems
+    averages = [row for row in done.rows if row["set"] == "average"]
+    assert {row["row"] for row in averages} == set(SOME[name])
+    theirs = printed(name)
+    identity = paper_id(theirs, load_protocol("demo"))
+    text = (tmp_path / name / "table.md").read_text()
+    for row in averages:
+        cell = theirs[identity, row["row"]].get(("average", row["metric"]), Printed(None, None, ""))
+        assert (row["printed"], row["right"]) == (cell.value, cell.right)
+        shown_cell = "" if cell.value is None else cell.text()
+        assert f"| {row['metric']} | {shown_cell} | {row['ours']:.2f} |" in text
+    assert any(row["printed"] is not None for row in averages) or name == "hard"  # which prints no average
+
+
+def test_a_set_of_the_papers_name_has_its_printed_number_beside_it(how, tmp_path):
+    text = "id: demo/digits\noutliers: demo/outliers\nrecipes: demo\nsize: 8\nheld_out: 0.25\n"
+    (tmp_path / "mine.yaml").write_text(text + "test: {far: [{name: cifar100, path: demo/noise}]}\n")
+    done = reproduce("hard", tmp_path / "mine.yaml", how, quick=True, only=["OE"], folder=tmp_path)
+    [fpr] = [row for row in done.rows if (row["set"], row["metric"]) == ("cifar100", "FPR95")]
+    assert fpr["printed"] == printed("hard")["CIFAR-10", "OE"]["CIFAR-100", "FPR95"].value
+
+
+def test_the_tables_that_are_run_are_all():
+    assert {*SOME, "fnr", "trials", "accuracy", "figures"} == set(PLANS)
+
+
+def test_the_figures_runs_from_end_to_end(how, tmp_path):
+    done = reproduce("figures", "demo", how, quick=True, only=["ps=1 rho=1", "ps=1 rho=10"], folder=tmp_path)
+    assert {row["row"] for row in done.rows} == {"ps=1 rho=1", "ps=1 rho=10"}
+    trials = [json.loads(line) for line in (tmp_path / "figures" / "demo" / "trials.jsonl").read_text().splitlines()]
+    assert [(row["ps"], row["rho"]) for row in trials] == [(1, 1), (1, 10)]
+    assert all(0 <= row["fpr95"] <= 100 for row in trials)
+
+
+def test_lines_with_commas_in_their_names():
+    plan, demo = PLANS["scores"], load_protocol("demo")
+    found = lines(plan, demo, only=["w/ OE, MSP", "w/ DAL, ASH"])
+    assert [entry.label for entry in found] == ["w/ OE, MSP", "w/ DAL, ASH"]
+    assert [entry.label for entry in lines(PLANS["table1"], demo, only=["MSP, OE", "DAL"])] == ["MSP", "OE", "DAL"]
+
+
 def test_unknown_tables_are_named(how):
     with pytest.raises(ConfigError, match="unknown table 'table2'; did you mean 'table1'"):
         reproduce("table2", "demo", how)

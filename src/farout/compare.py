@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ import numpy as np
 
 from farout.config import Config, EvalConfig
 from farout.entries import Entry, check_overrides, score_of, training
-from farout.errors import ConfigError
+from farout.errors import ConfigError, FaroutError, TrainingError
 from farout.jobs import TESTING_CODE, Tell, Training, code, digest, fingerprint, train_all
+from farout.leakage import leakage
 from farout.protocols import OODSet, Protocol, load_protocol, ready
 from farout.report.histogram import read_scores
 from farout.report.layouts import FPR, notes
@@ -38,6 +40,7 @@ from farout.statistics import (
 )
 from farout.training import read_rows
 from farout.training.checkpoint import write_atomically
+from farout.training.lock import patient
 from farout.types import Row
 
 CACHE, FOLDER = Path("runs/cache"), Path("runs/compare")
@@ -52,6 +55,7 @@ class How:
     overrides: tuple[str, ...] = ()
     cache: Path = CACHE
     resamples: int = RESAMPLES
+    leakage: str = "warn"  # or refuse, none: images that training and test sets share
     tell: Tell = lambda line: None
 
 
@@ -74,7 +78,7 @@ class Tested:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came out: result rows, paired differences as rows, and sentences."""
+    """What came out: result rows, paired differences as rows, sentences, and a line for each run that failed."""
 
     rows: list[Row]
     differences: list[Row]
@@ -83,6 +87,7 @@ class Comparison:
     tested: list[Tested]
     intervals: list[Row]  # of every set and the average, over seeds and images
     folder: Path
+    problems: Sequence[str] = ()
 
 
 def compare(
@@ -93,25 +98,34 @@ def compare(
     ours: str | None = None,
     root: str | None = None,
     skip_missing: bool = False,
+    recipes: str | None = None,
     folder: Path | None = None,
 ) -> Comparison:
     """Train and test every method with every seed, and judge `ours` (the last one) against each of the others.
+
+    `recipes` is another family of recipes than the protocol's.
+    A run that fails is left out and named in `problems`; pairs are judged by the seeds that both have.
 
     >>> compare(["ce", "oe", "dal"], "demo", How(seeds=5)).verdicts                    # doctest: +SKIP
     """
     entries = list(dict.fromkeys(entry if isinstance(entry, Entry) else Entry.parse(entry) for entry in methods))
     chosen = ready(protocol if isinstance(protocol, Protocol) else load_protocol(protocol), root, skip_missing)
+    chosen = replace(chosen, recipes=recipes or chosen.recipes)
     mine = _ours(entries, ours)
-    tested = results(entries, chosen, at_root(how, root))
+    how = at_root(how, root)
+    shared = leaks(entries, chosen, how)
+    tested, problems = results(entries, chosen, how)
     rows = [row for one in tested for row in one.rows]
     pairs = [_pair(tested, mine, other, chosen.positive) for other in entries if other != mine]
     differences = _with_holm([row for pair in pairs for row in pair])
     told = [row["verdict"] for row in differences if row["set"] == "average"]
-    remarks = [*notes(rows, chosen.positive), *_more_notes(chosen, entries)]
-    bounds = [row for entry in entries for row in _intervals([one for one in tested if one.entry == entry])]
-    done = Comparison(rows, differences, told, remarks, tested, bounds, folder or FOLDER / chosen.name)
-    _write(done, chosen.positive)
-    lay_out(tested, done.folder)
+    remarks = [*notes(rows, chosen.positive), *_more_notes(chosen, entries), *shared]
+    there = [entry for entry in entries if any(one.entry == entry for one in tested)]
+    bounds = [row for entry in there for row in _intervals([one for one in tested if one.entry == entry])]
+    done = Comparison(rows, differences, told, remarks, tested, bounds, folder or FOLDER / chosen.name, problems)
+    with patient(done.folder, how.tell):
+        _write(done, chosen.positive)
+        lay_out(tested, done.folder)
     return done
 
 
@@ -138,25 +152,55 @@ def _more_notes(protocol: Protocol, entries: Sequence[Entry]) -> list[str]:
     return told
 
 
-def results(entries: Sequence[Entry], protocol: Protocol, how: How) -> list[Tested]:
-    """Every entry with every seed, entry by entry; what is trained or tested already is read."""
+def leaks(entries: Sequence[Entry], protocol: Protocol, how: How) -> list[str]:
+    """A line for each finding among the sets of this comparison."""
+    trainings = (training(entry, protocol, 0, how.overrides) for entry in entries)
+    return leakage((_asked(one, protocol) for one in trainings), how.cache, how.leakage, how.tell)
+
+
+def results(entries: Sequence[Entry], protocol: Protocol, how: How) -> tuple[list[Tested], list[str]]:
+    """Every entry with every seed, entry by entry, and a line for each run that failed; what is there is read."""
     check_overrides([entry.method for entry in entries], protocol.recipes, how.overrides)
     wanted = [(e, seed, training(e, protocol, seed, how.overrides)) for e in entries for seed in range(how.seeds)]
-    train_all([one for _, _, one in wanted], how.cache, how.jobs, how.tell)
-    return [_test(entry, seed, one, protocol, how) for entry, seed, one in wanted]
+    problems = train_all([one for _, _, one in wanted], how.cache, how.jobs, how.tell)
+    begun = []
+    with ThreadPoolExecutor(how.jobs) as pool:  # replicates of one test are drawn while the next one runs
+        for entry, seed, one in wanted:
+            if one.finished(how.cache):
+                try:
+                    folder, config = _test(entry, seed, one, protocol, how)
+                except (FaroutError, RuntimeError, OSError) as error:  # RuntimeError: what torch raises
+                    problems.append(f"testing {one.config.name}, seed {seed} failed: {error}")
+                    how.tell(problems[-1])
+                    continue
+                begun.append((entry, seed, one, folder, config, pool.submit(_bootstrap, folder, how.resamples)))
+    if not begun:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise TrainingError(f"nothing could be trained and tested: {problems[0]}{more}")
+    tested = []
+    for entry, seed, one, folder, config, drawn in begun:
+        drawn.result()
+        tested.append(_read(folder, entry, seed, one, protocol, how.cache, config))
+    return tested, problems
 
 
-def _test(entry: Entry, seed: int, one: Training, protocol: Protocol, how: How) -> Tested:
-    """Results, scores and replicates of one run, from its folder or made and left there."""
-    score = score_of(one.config, entry.score)
+def _asked(one: Training, protocol: Protocol, score: Any = None) -> Config:
+    """A run's config with the protocol's tests; leaks are looked for once, not test by test."""
     data = replace(one.config.data, test=protocol.apply(one.config).data.test)
-    config = replace(one.config, data=data, eval=EvalConfig([score], ood_count=protocol.ood_count))
+    asked = EvalConfig([] if score is None else [score], ood_count=protocol.ood_count, leakage="none")
+    return replace(one.config, data=data, eval=asked)
+
+
+def _test(entry: Entry, seed: int, one: Training, protocol: Protocol, how: How) -> tuple[Path, Config]:
+    """Where results and scores of one run lie, made now if they are not there, and what was asked."""
+    config = _asked(one, protocol, score_of(one.config, entry.score))
     folder = one.folder(how.cache) / "tests" / _test_key(one, protocol, config, how.resamples)[:12]
-    if not (folder / "bootstrap.npz").is_file():  # written last
-        how.tell(f"testing {one.config.name}, seed {seed}, {score}")
-        evaluate(Run(folder, config, load_run(one.folder(how.cache)).detector))
-        _bootstrap(folder, how.resamples)
-    return _read(folder, entry, seed, one, protocol, how.cache, config)
+    if not (folder / "scores.npz").is_file():  # written last
+        with patient(folder, how.tell):
+            if not (folder / "scores.npz").is_file():  # another process may have made it meanwhile
+                how.tell(f"testing {one.config.name}, seed {seed}, {config.eval.scores[0]}")
+                evaluate(Run(folder, config, load_run(one.folder(how.cache)).detector))
+    return folder, config
 
 
 def _test_key(one: Training, protocol: Protocol, config: Config, resamples: int) -> str:
@@ -169,6 +213,8 @@ def _test_key(one: Training, protocol: Protocol, config: Config, resamples: int)
 
 def _bootstrap(folder: Path, resamples: int) -> None:
     """Replicates of every metric; sets share the ID images of each resample, methods and seeds all images."""
+    if (folder / "bootstrap.npz").is_file():
+        return
     [scores] = read_scores(folder).values()
     (_, inliers), *oods = scores.items()
     arrays = {}
@@ -191,6 +237,7 @@ def _read(
         "protocol": protocol.name,
         "left_out": list(protocol.left_out),
         "trained": one.config.method["name"],
+        "net": one.config.net["name"],
         "run": one.key[:12],
     }
     rows = [
@@ -238,8 +285,11 @@ def interval_table(bounds: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
 
 def _pair(tested: Sequence[Tested], first: Entry, second: Entry, positive: str) -> list[Row]:
     """First minus second for every set and their average, in FPR95 of the protocol's side and AUROC."""
-    ones = [one for one in tested if one.entry == first]
-    twos = [two for two in tested if two.entry == second]
+    both = {one.seed for one in tested if one.entry == first} & {two.seed for two in tested if two.entry == second}
+    if not both:
+        return []
+    ones = [one for one in tested if one.entry == first and one.seed in both]
+    twos = [two for two in tested if two.entry == second and two.seed in both]
     sets = ordered(row["ood"] for row in ones[0].rows)
     rows = []
     for metric in (FPR[positive], "auroc"):
@@ -298,7 +348,9 @@ def _write(done: Comparison, positive: str) -> None:
         "results.jsonl": "".join(json.dumps(row) + "\n" for row in done.rows),
         "intervals.jsonl": "".join(json.dumps(row) + "\n" for row in done.intervals),
         "differences.jsonl": "".join(json.dumps(row) + "\n" for row in done.differences),
-        "table.md": wide_markdown(done.rows, positive) + "".join(f"\n- {line}" for line in done.verdicts) + "\n",
+        "table.md": wide_markdown(done.rows, positive)
+        + "".join(f"\n- {line}" for line in [*done.verdicts, *(f"Missing: {line}" for line in done.problems)])
+        + "\n",
     }
     for name, text in texts.items():
         write_atomically(done.folder / name, lambda file, text=text: _put(file, text))  # type: ignore[misc]

@@ -38,7 +38,8 @@ class Entry:
         method, _, score = text.strip().partition(":")
         if not method:
             raise ConfigError(f"cannot read the method {text!r}; write e.g. ce,ce:energy,oe,dal")
-        return cls(method, method, score or None)
+        label = Path(method).stem if Path(method).suffix in (".yaml", ".yml") else method
+        return cls(label, method, score or None)
 
 
 def recipe_of(family: str, method: str) -> Config:

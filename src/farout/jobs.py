@@ -1,7 +1,7 @@
 """Many trainings, none of them twice: a run's folder is named by the hash of what decides its outcome.
 
 That is the recipe, the data (a fingerprint of the images, not their path), the code, and the run it starts from.
-Whatever stops the work, the same call goes on where it stopped.
+Whatever stops the work, the same call goes on where it stopped, and several calls may share one folder of runs.
 """
 
 import hashlib
@@ -23,11 +23,12 @@ import torch
 import farout
 from farout.config import Config, DataConfig
 from farout.data.named import open_named
-from farout.errors import TrainingError
+from farout.errors import FaroutError
 from farout.run import train
 from farout.training import Interrupted
 from farout.training.checkpoint import write_atomically
 from farout.training.interrupt import Interrupts
+from farout.training.lock import LockedError, RunLock, in_use
 
 SAMPLED = 512  # images that a set's fingerprint reads
 POLL = 0.05  # seconds between looks at the running jobs
@@ -104,16 +105,71 @@ def fingerprint(name: str, root: str | None, split: str, size: int) -> str:
     return found.hexdigest()
 
 
-def train_all(trainings: Iterable[Training], root: Path, jobs: int = 1, tell: Tell = lambda line: None) -> None:
-    """Have every training done, what is started from first; `jobs` > 1 runs that many processes at a time."""
-    todo = [one for one in _in_order(trainings, root) if not one.finished(root)]
-    if jobs > 1 and len(todo) > 1:
-        _in_processes(todo, root, jobs, tell)
-        return
-    for number, one in enumerate(todo, 1):
-        tell(f"{number}/{len(todo)} {_title(one)}")
-        config = _prepare(one, root)
-        train(config, run=one.folder(root), resume=True)
+def train_all(trainings: Iterable[Training], root: Path, jobs: int = 1, tell: Tell = lambda line: None) -> list[str]:
+    """Have every training done, what is started from first; returns a line for each that could not be.
+
+    `jobs` > 1 runs that many processes at a time. What another process trains in `root` is left to it and waited for.
+    """
+    queue = _Queue(trainings, root, tell)
+    if jobs > 1 and queue.total > 1:
+        _in_processes(queue, jobs)
+    else:
+        _here(queue)
+    return queue.problems
+
+
+class _Queue:
+    """What is left to train."""
+
+    def __init__(self, trainings: Iterable[Training], root: Path, tell: Tell) -> None:
+        self.root, self.tell = root, tell
+        self.waiting = [one for one in _in_order(trainings, root) if not one.finished(root)]
+        self.total, self.begun = len(self.waiting), set[Path]()
+        self.failed, self.problems = set[Path](), list[str]()
+
+    def take(self) -> Training | None:
+        """The next that can begin: what it starts from is there, and nobody else trains it."""
+        for one in list(self.waiting):
+            folder = one.folder(self.root)
+            if one.finished(self.root):  # another process was at it
+                self.waiting.remove(one)
+            elif one.start is not None and one.start.folder(self.root) in self.failed:
+                self.waiting.remove(one)
+                self.fail(one, f"{_title(one)} was not begun: what it starts from failed")
+            elif (one.start is None or one.start.finished(self.root)) and not in_use(folder):
+                self.waiting.remove(one)
+                self.begun.add(folder)
+                self.tell(f"{len(self.begun)}/{self.total} {_title(one)}")
+                return one
+        return None
+
+    def put_back(self, one: Training) -> None:
+        """Another process was quicker: wait for it."""
+        self.tell(f"{_title(one)} is being trained by another process; its result will be used")
+        self.waiting.append(one)
+
+    def fail(self, one: Training, problem: str) -> None:
+        self.failed.add(one.folder(self.root))
+        self.problems.append(problem)
+        self.tell(problem)
+
+
+def _here(queue: _Queue) -> None:
+    """One after the other in this process; one that fails is told of, and the others go on."""
+    while queue.waiting:
+        one = queue.take()
+        if one is None:
+            time.sleep(POLL)
+            continue
+        folder = one.folder(queue.root)
+        try:
+            train(_prepare(one, queue.root), run=folder, resume=True)
+        except LockedError:
+            queue.put_back(one)
+        except Interrupted:
+            raise
+        except (FaroutError, RuntimeError, OSError) as error:  # RuntimeError: what torch raises, out of memory too
+            queue.fail(one, f"training failed in {folder}: {error}")
 
 
 def _in_order(trainings: Iterable[Training], root: Path) -> list[Training]:
@@ -138,8 +194,9 @@ def _title(one: Training) -> str:
 
 def _prepare(one: Training, root: Path) -> Config:
     """Write the config where the run will find it; the data may have moved since the run was begun."""
-    config = one.to_run(root)
-    write_atomically(one.folder(root) / "config.yaml", lambda file: _put(file, config.to_yaml()))
+    config, folder = one.to_run(root), one.folder(root)
+    with RunLock(folder):
+        write_atomically(folder / "config.yaml", lambda file: _put(file, config.to_yaml()))
     return config
 
 
@@ -147,26 +204,33 @@ def _put(file: Any, text: str) -> None:
     file.write(text.encode())
 
 
-def _in_processes(todo: Sequence[Training], root: Path, jobs: int, tell: Tell) -> None:
-    """A process for each training, `jobs` at a time; one that fails lets those under way finish, then it is told."""
-    waiting, running, failed = list(todo), dict[Path, subprocess.Popen[bytes]](), list[Path]()
+def _in_processes(queue: _Queue, jobs: int) -> None:
+    """A process for each training, `jobs` at a time; one that fails is told of, and the others go on."""
+    running: dict[Path, tuple[Training, subprocess.Popen[bytes]]] = {}
     with Interrupts() as interrupts:
-        while running or (waiting and not failed and not interrupts.requested):
-            if interrupts.requested:
-                _stop(running)
-            for folder in [folder for folder, process in running.items() if process.poll() is not None]:
-                if running.pop(folder).returncode:
-                    failed.append(folder)
-            free = 0 if failed or interrupts.requested else jobs - len(running)
-            for one in [one for one in waiting if one.start is None or one.start.finished(root)][:free]:
-                tell(f"{len(todo) - len(waiting) + 1}/{len(todo)} {_title(one)}")
-                waiting.remove(one)
-                running[one.folder(root)] = _begin(one, root, jobs)
+        while (queue.waiting or running) and not interrupts.requested:
+            for folder in [folder for folder, (_, process) in running.items() if process.poll() is not None]:
+                _end(queue, *running.pop(folder))
+            while len(running) < jobs and (one := queue.take()) is not None:
+                try:
+                    running[one.folder(queue.root)] = one, _begin(one, queue.root, jobs)
+                except LockedError:
+                    queue.put_back(one)
             time.sleep(POLL)
+        _stop([process for _, process in running.values()])
     if interrupts.requested:
         raise Interrupted("interrupted; what was under way is saved")
-    if failed:
-        raise TrainingError(f"training failed in {failed[0]}: {_last_line(failed[0] / 'output.txt')}")
+
+
+def _end(queue: _Queue, one: Training, process: "subprocess.Popen[bytes]") -> None:
+    """Look at what a process left."""
+    folder = one.folder(queue.root)
+    if process.returncode == 0 or one.finished(queue.root):
+        return
+    if in_use(folder):  # it met the lock of another
+        queue.put_back(one)
+    else:
+        queue.fail(one, f"training failed in {folder}: {_last_line(folder / 'output.txt')}")
 
 
 def _begin(one: Training, root: Path, jobs: int) -> "subprocess.Popen[bytes]":
@@ -182,13 +246,12 @@ def _begin(one: Training, root: Path, jobs: int) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
 
 
-def _stop(running: dict[Path, "subprocess.Popen[bytes]"]) -> None:
+def _stop(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
     """Ask every process once to save and end, and wait until it has."""
-    for process in running.values():
+    for process in processes:
         process.send_signal(signal.SIGINT)
-    for process in running.values():
+    for process in processes:
         process.wait()
-    running.clear()
 
 
 def _last_line(path: Path) -> str:

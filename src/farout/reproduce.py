@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from farout.compare import How, Tested, at_root, lay_out, results
+from farout.compare import How, Tested, at_root, lay_out, leaks, results
 from farout.components import choose
 from farout.entries import Entry
 from farout.errors import ConfigError
@@ -16,6 +16,7 @@ from farout.protocols import OODSet, Protocol, load_protocol, ready
 from farout.report.layouts import notes as row_notes
 from farout.report.table import markdown, ordered
 from farout.training.checkpoint import write_atomically
+from farout.training.lock import patient
 from farout.types import Row
 
 FOLDER = Path("runs/reproduce")
@@ -26,11 +27,12 @@ FIGURES = "figures"
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What came out: a row for each cell, what to know about it, where it lies."""
+    """What came out: a row for each cell, what to know about it, where it lies, a line for each run that failed."""
 
     rows: list[Row]
     notes: list[str]
     folder: Path
+    problems: Sequence[str] = ()
 
 
 def reproduce(
@@ -43,9 +45,12 @@ def reproduce(
     dal: str = "dal",
     root: str | None = None,
     skip_missing: bool = False,
+    recipes: str | None = None,
     folder: Path = FOLDER,
 ) -> Reproduction:
     """Make one of the paper's tables, under its own protocols or another; `dal` names the recipe of its DAL.
+
+    `recipes` is another family of recipes than the protocol's, e.g. of shorter schedules.
 
     `quick` is one seed, one epoch and the first lines only: a rehearsal.
 
@@ -54,15 +59,21 @@ def reproduce(
     plan = choose("table", PLANS, table)
     names = [protocol] if protocol is not None else list(plan.protocols)
     chosen = [ready(load_protocol(name), root, skip_missing) for name in names]
+    chosen = [replace(one, recipes=recipes or one.recipes) for one in chosen]
     how = at_root(_hurried(how or How()) if quick else how or How(seeds=plan.seeds), root)
     rows: list[Row] = []
     told = [f"A rehearsal: one seed, one epoch, {QUICK_LINES} lines at most."] if quick else []
     finish = _figures if table == FIGURES else _table
+    problems: list[str] = []
     for one in chosen:
-        more, words = finish(table, plan, one, lines(plan, one, dal, quick, only), how, folder / table)
-        rows, told = rows + more, told + words
-    done = Reproduction(rows, ordered(told), folder / table)
-    _write(done)
+        entries = lines(plan, one, dal, quick, only)
+        shared = leaks(entries, one, how)
+        more, words, failed = finish(table, plan, one, entries, how, folder / table)
+        rows, told, problems = rows + more, told + words + shared, problems + failed
+    told += [f"Missing: {problem}" for problem in problems]
+    done = Reproduction(rows, ordered(told), folder / table, problems)
+    with patient(done.folder, how.tell):
+        _write(done)
     return done
 
 
@@ -75,7 +86,10 @@ def lines(
 ) -> list[Entry]:
     """The lines to make: all, those named, or in a hurry the first few, with no schedule of their own."""
     entries = plan.entries(protocol, dal)
-    unknown = set(only) - {entry.label for entry in entries}
+    labels = {entry.label for entry in entries}
+    # Some of the paper's labels have commas: what is no label as a whole is several.
+    only = [part.strip() for text in only for part in ([text] if text in labels else text.split(","))]
+    unknown = set(only) - labels
     if unknown:
         known = ", ".join(entry.label for entry in entries[:20])
         raise ConfigError(f"the table has no line {', '.join(sorted(unknown))}; it has {known}")
@@ -92,9 +106,10 @@ def lines(
 
 def _table(
     name: str, plan: Plan, protocol: Protocol, entries: Sequence[Entry], how: How, folder: Path
-) -> tuple[list[Row], list[str]]:
-    tested = results(entries, protocol, how)
-    lay_out(tested, folder / protocol.name)
+) -> tuple[list[Row], list[str], list[str]]:
+    tested, problems = results(entries, protocol, how)
+    with patient(folder / protocol.name, how.tell):
+        lay_out(tested, folder / protocol.name)
     theirs = printed(name)
     identity = paper_id(theirs, protocol)
     rows = []
@@ -107,7 +122,8 @@ def _table(
                 if values and (cell or where == "average" or title != "accuracy"):
                     rows.append(_row(name, protocol, identity, label, where, title, cell, values))
     side = "ood" if "fpr95_ood" in plan.reads().values() else "id"
-    return rows, [*row_notes([row for one in tested for row in one.rows], side), *_notes(theirs, identity, protocol)]
+    words = [*row_notes([row for one in tested for row in one.rows], side), *_notes(theirs, identity, protocol)]
+    return rows, words, problems
 
 
 def _by_line(plan: Plan, tested: Sequence[Tested]) -> dict[str, list[Tested]]:
@@ -209,12 +225,13 @@ def _write(done: Reproduction) -> None:
 
 def _figures(
     name: str, plan: Plan, protocol: Protocol, entries: Sequence[Entry], how: How, folder: Path
-) -> tuple[list[Row], list[str]]:
+) -> tuple[list[Row], list[str], list[str]]:
     """The runs behind the figures, as rows in trials.jsonl and as run folders, and the figures drawn from them."""
     wider, told = _with_auxiliary(protocol, how)
-    tested = results(entries, wider, how)
+    tested, problems = results(entries, wider, how)
     home = folder / protocol.name
-    lay_out(tested, home)
+    with patient(home, how.tell):
+        lay_out(tested, home)
     swept = [_trial(one, protocol) for one in tested if one.entry.changes]
     text = "".join(json.dumps(row) + "\n" for row in swept)
     write_atomically(home / "trials.jsonl", lambda file: file.write(text.encode()))  # type: ignore[arg-type]
@@ -224,7 +241,7 @@ def _figures(
         for where in ("average", protocol.outliers or "")
         if (value := _value(one, where, "fpr95_id", plan.group)) is not None
     ]
-    return rows, [*told, *_draw(home)]
+    return rows, [*told, *_draw(home)], problems
 
 
 def _with_auxiliary(protocol: Protocol, how: How) -> tuple[Protocol, list[str]]:

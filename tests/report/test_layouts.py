@@ -7,7 +7,7 @@ import json
 import pytest
 
 from farout.errors import CheckpointError, ConfigError
-from farout.report.layouts import LAYOUTS, escape, latex, markdown, openood_files, tidy_csv, wide
+from farout.report.layouts import LAYOUTS, escape, latex, leaderboard, markdown, openood_files, tidy_csv, wide
 from farout.report.rows import find_rows
 
 
@@ -104,6 +104,19 @@ def test_openood_has_its_index_its_columns_and_its_side():
     assert [line[0] for line in lines[1:]] == ["a&b", "nearood", "c", "farood"]
     assert lines[1][1] == "5.50 ± 0.71"  # OOD positive
     assert lines[1][3:] == ["80.00 ± 0.00", "70.00 ± 0.00", "90.00 ± 0.00"]
+
+
+def test_a_line_for_openoods_leaderboard():
+    more = {"trained": "oe", "net": "resnet18"}
+    rows = [row("mine", "a", 0.1, auroc, seed, "near", **more) for seed, auroc in ((0, 0.90), (1, 0.92))]
+    rows += [row("mine", "b", 0.1, 0.99, seed, "far", **more) for seed in (0, 1)]
+    rows += [{**one, "method": "ce", "trained": "ce", "score": "energy"} for one in rows[:2]]
+    header, mine, ce = csv.reader(io.StringIO(leaderboard(rows)))
+    assert ",".join(header) == (
+        "Training,Postprocessor,Near-OOD_AUROC,Far-OOD_AUROC,ID_Accuracy,Outlier_Data,Arch,Additional_Description"
+    )
+    assert mine == ["mine", "MSP", "91.00 ± 1.41", "99.00 ± 0.00", "90.00 ± 0.00", "Yes", "resnet18", ""]
+    assert ce == ["ce", "EBO", "91.00 ± 1.41", "", "90.00 ± 0.00", "No", "resnet18", ""]
 
 
 def test_every_layout_lays_out_and_jsonl_keeps_all():

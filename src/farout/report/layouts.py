@@ -241,17 +241,49 @@ def _openood(rows: Sequence[Row], key: Key) -> str:
 
 
 def _openood_cells(rows: Sequence[Row]) -> list[str]:
-    cells = []
-    for metric in OPENOOD:
-        values = [100 * value for value in seed_means(rows, metric)]
-        deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-        cells.append(f"{statistics.fmean(values):.2f} ± {deviation:.2f}")
-    return cells
+    return [_openood_cell(rows, metric) for metric in OPENOOD]
+
+
+def _openood_cell(rows: Sequence[Row], metric: str) -> str:
+    values = [100 * value for value in seed_means(rows, metric)]
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{statistics.fmean(values):.2f} ± {deviation:.2f}"
 
 
 def openood(rows: Sequence[Row], positive: str = "ood") -> str:
     """Every method's CSV, each after a line with its name; `openood_files` has them one by one."""
     return "\n".join(f"# {label}\n{text}" for label, text in openood_files(rows).items())
+
+
+LEADERBOARD = (
+    *("Training", "Postprocessor", "Near-OOD_AUROC", "Far-OOD_AUROC", "ID_Accuracy", "Outlier_Data", "Arch"),
+    "Additional_Description",
+)
+POSTPROCESSORS = {
+    "energy": "EBO",
+    "mahalanobis": "MDS",
+    "max-logit": "MLS",
+}  # its own names; others are ours in capitals
+
+
+def leaderboard(rows: Sequence[Row], positive: str = "ood") -> str:
+    """The CSV from which OpenOOD's leaderboard is made: a line for each method and score; cells `mean ± std`."""
+    from farout.methods import METHODS  # with torch, which no other layout needs
+
+    table = wide(rows, "ood")
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(LEADERBOARD)
+    for method, score in table.keys:
+        mine = [row for row in rows if (str(row.get("method", "")), row["score"]) == (method, score)]
+        near, far = ([row for row in mine if row.get("group") == group] for group in ("near", "far"))
+        aurocs = [_openood_cell(group, "auroc") if group else "" for group in (near, far)]
+        trained = METHODS.get(str(mine[0].get("trained", method)))
+        outliers = "" if trained is None else "Yes" if trained.needs_outliers else "No"
+        name = POSTPROCESSORS.get(score, score.upper())
+        more = [outliers, mine[0].get("net", ""), ""]
+        writer.writerow([method, name, *aurocs, _openood_cell(mine, "accuracy"), *more])
+    return out.getvalue()
 
 
 def jsonl(rows: Sequence[Row], positive: str = "id") -> str:
@@ -264,5 +296,6 @@ LAYOUTS: Mapping[str, Callable[[Sequence[Row], str], str]] = {
     "csv": tidy_csv,
     "latex": latex,
     "openood": openood,
+    "leaderboard": leaderboard,
     "jsonl": jsonl,
 }
