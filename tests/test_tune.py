@@ -11,12 +11,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+import torch
 
 optuna = pytest.importorskip("optuna")
 
 from farout import build, tune  # noqa: E402
 from farout.config import Config, parse_override  # noqa: E402
 from farout.data import named  # noqa: E402
+from farout.data.arrays import ArraySet  # noqa: E402
 from farout.errors import ConfigError, MissingExtraError, TrainingError  # noqa: E402
 from farout.methods import OE  # noqa: E402
 from farout.spaces import Choices, Range, load_space, parse_space, plain_space, space_names  # noqa: E402
@@ -26,7 +28,8 @@ from farout.training import Interrupted  # noqa: E402
 from farout.training.lock import RunLock  # noqa: E402
 from farout.tuning.study import open_study, reclaim  # noqa: E402
 from farout.tuning.terms import Terms, at, start_point  # noqa: E402
-from farout.tuning.trial import measure, stops, validate  # noqa: E402
+from farout.tuning.trial import measure, stops  # noqa: E402
+from farout.validation import validate  # noqa: E402
 
 TINY = ["net.width=4", "data.batch_size=100", "data.outlier_batch_size=50", "train.epochs=1", "train.device=cpu"]
 SMALL = parse_space({"method.alpha": [0.5, 2.0], "optim.lr": [0.01, 0.1, 0.3]})
@@ -50,7 +53,7 @@ def test_the_papers_space_is_the_papers():
 
 @pytest.mark.parametrize("name", space_names())
 def test_every_space_fits_a_recipe(name):
-    config = Config.load("cifar10/dal-reference")
+    config = Config.load({"dal-deep": "cifar10-short/dal-deep", "oe": "cifar10/oe"}.get(name, "cifar10/dal-reference"))
     for key, dimension in load_space(name).items():
         for value in dimension.values if isinstance(dimension, Choices) else (dimension.low, dimension.high):
             changed = at(config, {key: value})
@@ -263,6 +266,37 @@ def test_validation_data_are_not_trained_on():
         build.outlier_set(replace(data, outlier_held_out=1.0), ())
 
 
+def test_a_protocol_brings_the_data(tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        "id: demo/digits\noutliers: demo/outliers\nheld_out: 0.3\ntest: {far: [noise]}\n"
+    )
+    overrides = ["train.epochs=1", "data.size=8", "net={name: small-conv, width: 4, in_channels: 1}"]
+    done = tune.tune(
+        "cifar10/oe",
+        [*overrides, "data.mean=[0.5]", "data.std=[0.5]", "optim.lr=0.01"],
+        space={"method.alpha": Choices((0.5,))},
+        trials=1,
+        sampler="grid",
+        protocol=tmp_path / "mine.yaml",
+        folder=tmp_path / "study",
+    )
+    chosen = Config.load(done.folder / "best.yaml").data
+    assert (chosen.id, chosen.outliers, chosen.held_out, chosen.size) == ("demo/digits", "demo/outliers", 0.3, 8)
+
+
+def test_whole_classes_can_be_held_out():
+    labels = torch.arange(200) % 20
+    pool = ArraySet("kinds", torch.zeros(200, 1, 8, 8, dtype=torch.uint8), labels)
+    data = Config.load("demo/oe", ["data.outlier_held_out=0.25", "data.outlier_held_out_by=classes"]).data
+    drawn = build._by_class(pool, data)
+    assert len(labels[drawn].unique()) == 5
+    assert not set(labels[drawn].tolist()) & set(labels[~drawn].tolist())
+    with pytest.raises(ConfigError, match="no labels to hold out by classes"):
+        build.outlier_set(data, ())
+    with pytest.raises(ConfigError, match="must be images or classes, got 'days'"):
+        build.outlier_set(replace(data, outlier_held_out_by="days"), ())
+
+
 def test_the_objective_is_fpr95_of_the_held_out_data(tiny_run):
     from farout.metrics import fpr_at_tpr
 
@@ -300,14 +334,14 @@ def count_trainings(monkeypatch, act=lambda count: None):
     from farout.tuning import trial as trials
 
     calls = []
-    real = trials.fit
+    real = trials.epochs
 
-    def fit(*arguments):
+    def epochs(*arguments):
         calls.append(1)
         act(len(calls))
         return real(*arguments)
 
-    monkeypatch.setattr(trials, "fit", fit)
+    monkeypatch.setattr(trials, "epochs", epochs)
     return calls
 
 

@@ -82,14 +82,15 @@ def on_cuda(config: Config) -> bool:
 
 @contextmanager
 def deterministic(wanted: bool) -> Iterator[None]:
-    """Within this block torch uses only algorithms that give the same bits each time, if `wanted`."""
-    if not wanted:
-        yield
-        return
+    """Within this block torch uses only algorithms that give the same bits each time, if `wanted`.
+
+    If not, cuDNN tries its algorithms first and takes the fastest: a training step has the same shapes every time.
+    """
     before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it is first used
-    torch.use_deterministic_algorithms(True)
-    torch.backends.cudnn.benchmark = False
+    if wanted:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it is first used
+        torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = not wanted
     try:
         yield
     finally:
@@ -137,9 +138,29 @@ def _outlier_cut(data: DataConfig, id_classes: tuple[str, ...]) -> tuple[ImageSe
     pool = auxiliary(_open(data, data.outliers, "train"), id_classes, data.drop)
     if data.outlier_held_out == 0:
         return pool, None
+    drawn = _by_class(pool, data) if data.outlier_held_out_by == "classes" else _by_image(pool, data)
+    return Subset(pool, (~drawn).nonzero().flatten()), Subset(pool, drawn.nonzero().flatten())
+
+
+def _by_image(pool: ImageSet, data: DataConfig) -> Tensor:
+    """Which outliers (N,) are held out: a random share of them."""
+    if data.outlier_held_out_by != "images":
+        raise ConfigError(f"data.outlier_held_out_by must be images or classes, got {data.outlier_held_out_by!r}")
     order = torch.randperm(len(pool), generator=seeds.generator(SPLIT_STREAM, 1))
-    cut = max(1, round(data.outlier_held_out * len(pool)))
-    return Subset(pool, order[cut:]), Subset(pool, order[:cut])
+    drawn = torch.zeros(len(pool), dtype=torch.bool)
+    drawn[order[: max(1, round(data.outlier_held_out * len(pool)))]] = True
+    return drawn
+
+
+def _by_class(pool: ImageSet, data: DataConfig) -> Tensor:
+    """Which outliers (N,) are held out: all of a random share of the classes."""
+    if pool.labels is None:
+        raise ConfigError(
+            f"{data.outliers!r} has no labels to hold out by classes; set data.outlier_held_out_by=images"
+        )
+    kinds = pool.labels.unique()
+    order = torch.randperm(len(kinds), generator=seeds.generator(SPLIT_STREAM, 1))
+    return torch.isin(pool.labels, kinds[order[: max(1, round(data.outlier_held_out * len(kinds)))]])
 
 
 def test_sets(data: DataConfig) -> tuple[ImageSet, dict[str, dict[str, ImageSet]]]:
@@ -226,8 +247,11 @@ def job(config: Config) -> Job:
     """All objects of a training run, on its device."""
     where = device(config.train.device)
     _check_shares(config.data)
-    if min(config.train.log_every, config.train.checkpoint_every or 1) < 1 or config.train.epochs < 0:
-        raise ConfigError("train.log_every and train.checkpoint_every take 1 or more, train.epochs 0 or more")
+    every = (config.train.log_every, config.train.checkpoint_every, config.train.validate_every)
+    if min(1 if steps is None else steps for steps in every) < 1 or config.train.epochs < 0:
+        raise ConfigError("train.log_every, checkpoint_every and validate_every take 1 or more, train.epochs 0 or more")
+    if config.train.epochs == 0 and config.train.init is None:
+        raise ConfigError("train.epochs=0 and no train.init: the weights would be random; set train.init")
     splits = id_splits(config.data)
     way = method(config)
     whole = net(config, len(class_names(splits.train)))

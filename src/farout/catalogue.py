@@ -1,7 +1,7 @@
 """What there is, as rows: for `farout list`, for the README's tables and for the docs."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from farout.config import recipe_names, recipe_summary
@@ -83,6 +83,50 @@ def protocols() -> list[Row]:
     return protocol_rows()
 
 
+def spaces() -> list[Row]:
+    from farout.spaces import load_space, space_names, space_summary
+
+    return [{"name": name, "keys": list(load_space(name)), "what": space_summary(name)} for name in space_names()]
+
+
+def optimizers() -> list[Row]:
+    from farout.training import OPTIMIZERS
+
+    return _components(OPTIMIZERS, "parameters")
+
+
+def schedules() -> list[Row]:
+    from farout.training import SCHEDULES
+
+    return _components(SCHEDULES, "lr", "steps_per_epoch", "epochs")
+
+
+def augments() -> list[Row]:
+    from farout.data.augment import AUGMENTS
+
+    return _components(AUGMENTS)
+
+
+def loaders() -> list[Row]:
+    from farout.data.loaders import LOADERS
+
+    return _components(LOADERS, "samples", "device")
+
+
+def engines() -> list[Row]:
+    from farout.training import ENGINES
+
+    return [{"name": name, "what": summary(kind)} for name, kind in ENGINES.items()]
+
+
+def _components(table: Mapping[str, Callable[..., Any]], *given: str) -> list[Row]:
+    """A table's entries, without the arguments that the run gives them."""
+    return [
+        {"name": name, "arguments": arguments(kind, ("self", *given)), "what": summary(kind)}
+        for name, kind in table.items()
+    ]
+
+
 KINDS: dict[str, Callable[[], list[Row]]] = {
     "methods": methods,
     "scores": scores,
@@ -90,9 +134,15 @@ KINDS: dict[str, Callable[[], list[Row]]] = {
     "sets": sets,
     "recipes": recipes,
     "protocols": protocols,
+    "spaces": spaces,
+    "optimizers": optimizers,
+    "schedules": schedules,
+    "augments": augments,
+    "loaders": loaders,
+    "engines": engines,
 }
 
 
 def catalogue(kind: str) -> list[Row]:
-    """All entries of one table: methods, scores, nets, sets, recipes or protocols."""
+    """All entries of one of the tables in KINDS: methods, scores, ..."""
     return KINDS[kind]()

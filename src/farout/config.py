@@ -38,6 +38,7 @@ class DataConfig:
     outlier_count: int | None = None  # use only this many auxiliary outliers
     held_out: float = 0.02  # share of the ID training data kept for the threshold and for validation
     outlier_held_out: float = 0.0  # share of the auxiliary outliers kept for validation; tuning sets it
+    outlier_held_out_by: str = "images"  # or classes: whole classes, to validate on outliers of kinds never trained on
     batch_size: int = 128
     outlier_batch_size: int = 256
     size: int = 32
@@ -62,6 +63,7 @@ class TrainConfig:
     deterministic: bool = False  # the same bits again on the same GPU, at some cost; on a CPU they always are
     only_head: bool = False  # linear probe: the body is frozen and its features are computed once
     checkpoint_every: int | None = None  # steps; beside one at each epoch's end
+    validate_every: int | None = None  # epochs; validates on held-out data and keeps checkpoints/best.pt
     log_every: int = 50
 
 

@@ -19,7 +19,9 @@ from typing import Any
 from farout import build
 from farout.components import choose
 from farout.config import Config
+from farout.entries import changed
 from farout.errors import ConfigError, TrainingError
+from farout.protocols import load_protocol
 from farout.run import Run, evaluate, train
 from farout.spaces import Choices, Space, load_space, plain_space
 from farout.training import read_rows
@@ -60,6 +62,7 @@ def tune(
     seed: int = 0,
     rounds: int = 50,
     test: bool = False,
+    protocol: str | Path | None = None,
     tell: Tell = lambda line: None,
 ) -> Tuned:
     """Search `space` for the lowest validation FPR95 in at most `trials` trainings; the same call resumes a study.
@@ -69,11 +72,15 @@ def tune(
     storage   SQLite in `folder` by default; any Optuna address (postgresql://...) or journal:PATH
     jobs      processes on this machine; other machines join with the same call and `storage`
     test      train the winner on all outliers and test it, once
+    protocol  its ID, auxiliary and test sets instead of the recipe's
 
     >>> farout.tune.tune("demo/dal", space="paper", trials=50).overrides           # doctest: +SKIP
     """
     need_optuna()
-    config = recipe if isinstance(recipe, Config) else Config.load(recipe, overrides)
+    config = recipe if isinstance(recipe, Config) else Config.load(recipe)
+    if protocol is not None:
+        config = load_protocol(protocol).apply(config)
+    config = changed(config, overrides)
     named = load_space(space) if isinstance(space, (str, Path)) else space
     title = study or "-".join([config.name, Path(space).stem if isinstance(space, (str, Path)) else "space"])
     title = title.replace("/", "-")

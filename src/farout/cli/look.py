@@ -2,11 +2,14 @@
 
 import json
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from farout.cli.app import Root, Split, app, data_app, print_table
+
+if TYPE_CHECKING:
+    from farout.data.sets import Report
 
 
 class Kind(StrEnum):
@@ -16,6 +19,12 @@ class Kind(StrEnum):
     sets = "sets"
     recipes = "recipes"
     protocols = "protocols"
+    spaces = "spaces"
+    optimizers = "optimizers"
+    schedules = "schedules"
+    augments = "augments"
+    loaders = "loaders"
+    engines = "engines"
 
 
 @app.command("list")
@@ -42,8 +51,9 @@ def check(
     name: Annotated[str, typer.Argument(metavar="SET", help="A set's name (see `farout list sets`) or a path.")],
     root: Root = None,
     split: Split = "train",
+    strict: Annotated[bool, typer.Option("--strict", help="Fail where the count is not the published one.")] = False,
 ) -> None:
-    """Find a set, count it, and read every sample once.
+    """Find a set, count it, and read every sample once; a part of a set is fine, and said to be one.
 
     Example: `farout data check cifar10 --root ~/data`
     """
@@ -51,15 +61,22 @@ def check(
 
     report = check_named(name, root=root, split=split)
     print(f"Set        {report.name} ({report.split})\nFound      {report.path}")
-    expected = f" of {report.expected} expected" if report.expected else ""
-    print(f"Samples    {report.count}{expected}, each {'x'.join(map(str, report.shape))}")
+    print(f"Samples    {report.count:,}, each {'x'.join(map(str, report.shape))}")
     print(f"Classes    {len(report.classes) or 'unknown'}")
     for problem, files in (("Corrupt", report.corrupt), ("Altered", report.altered)):
         for file in files:
             print(f"{problem}    {file}")
-    print("Verdict    " + ("fine" if report.ok else "not fine"))
-    if not report.ok:
+    broken = bool(report.corrupt or report.altered)
+    differs = report.expected not in (None, report.count)
+    print("Verdict    " + ("not fine" if broken else "fine") + (f"; {_count_note(report)}" if differs else ""))
+    if broken or (differs and strict):
         raise typer.Exit(1)
+
+
+def _count_note(report: "Report") -> str:
+    """What a count that is not the published one means."""
+    kind = "a part" if report.count < (report.expected or 0) else "another set, or several"
+    return f"{report.count:,} images, and the published set has {report.expected:,}: {kind}"
 
 
 def _plain(value: Any) -> str:

@@ -39,6 +39,7 @@ def tune(
     jobs: Annotated[int, typer.Option(min=1, help="Processes on this machine.")] = 1,
     seed: Annotated[int, typer.Option(help="Of the search; the trainings have the recipe's.")] = 0,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the coordinate search.")] = 50,
+    protocol: Annotated[str | None, typer.Option(help="Take the data from this protocol, not the recipe.")] = None,
     test: Annotated[bool, typer.Option("--test", help="Then train the winner and test it, once.")] = False,
 ) -> None:
     """Choose hyper-parameters on data held out from training; no test set is read. The same command goes on.
@@ -64,6 +65,7 @@ def tune(
             seed=seed,
             rounds=rounds,
             test=test,
+            protocol=protocol,
             tell=lambda line: print(line, file=sys.stderr, flush=True),
         )
     except (Interrupted, KeyboardInterrupt):

@@ -65,6 +65,11 @@ def load_space(name: str | Path) -> Space:
     return parse_space(tree, str(path))
 
 
+def space_summary(name: str) -> str:
+    """The first comment line of a space that comes with farout."""
+    return (_folder() / f"{name}.yaml").read_text(encoding="utf-8").split("\n", 1)[0].lstrip("# ").strip()
+
+
 def parse_space(tree: Any, owner: str = "the space") -> Space:
     """A space from plain data, checked."""
     if not isinstance(tree, Mapping) or not tree:
