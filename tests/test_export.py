@@ -1,7 +1,6 @@
 """Exported files say what the detector says, for every score; what cannot be exported or trusted is refused.
 
-What a method leaves behind that a graph can see is the number of outputs of its head, so every (head, score) pair that
-the tables allow stands for its methods. ONNX takes seconds each: a few here, all in benchmarks/export_parity.py.
+Every pair of a method and a score is in test_export_matrix.py, on a net of two layers; here are the ways and the edges.
 """
 
 import io
@@ -17,16 +16,14 @@ from farout.data.arrays import ArraySet
 from farout.detector import Detector
 from farout.errors import CheckpointError, ConfigError
 from farout.export import FORMATS, ExportError, OnnxFile, TorchFile, check_parity, export, open_exported, refuse_code
-from farout.methods import METHODS
+from farout.export_resize import AnySize
 from farout.nets.make import make_net
 from farout.nets.net import Net
+from farout.preprocess import Preprocess
 from farout.scores import MSP, SCORES
 
 ARGUMENTS = {"knn": {"k": 5}}
 CLASSES = 3
-EXPORTABLE = sorted(name for name in SCORES if not SCORES[name].why_not_exported)
-OWN = {(way.outputs_per_class * CLASSES + way.outlier_class, way.score) for way in METHODS.values()}
-PAIRS = sorted({*OWN, *((CLASSES, name) for name in EXPORTABLE if name != "csi")})
 
 
 def images(count: int, seed: int = 0, side: int = 8) -> torch.Tensor:
@@ -58,7 +55,7 @@ def compare(made: Detector, path) -> None:
     assert opened.card["classes"] == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize(("outputs", "name"), PAIRS)
+@pytest.mark.parametrize(("outputs", "name"), [(3, "msp"), (4, "outlier-class"), (12, "csi"), (3, "vim")])
 def test_torch(outputs, name, tmp_path):
     made = detector(name, outputs)
     compare(made, export(made, tmp_path / "d.pt2", "torch"))
@@ -93,13 +90,56 @@ def test_ties_sort_in_onnx_as_they_do_here(tmp_path):
     torch.testing.assert_close(got.score, made.judge(black).score, rtol=1e-5, atol=1e-5)
 
 
-def test_resizing_can_be_baked_in(tmp_path):
+@pytest.mark.parametrize("to", FORMATS)
+def test_resizing_can_be_baked_in(to, tmp_path):
+    if to == "onnx":
+        pytest.importorskip("onnxscript")
     made = detector("msp")
-    path = export(made, tmp_path / "d.pt2", "torch", input_size=(20, 31))
+    path = export(made, tmp_path / f"d{FORMATS[to].suffix}", to, input_size=(20, 31))
     x = torch.randint(256, (3, 1, 20, 31), dtype=torch.uint8)
-    torch.testing.assert_close(TorchFile(path).judge(x).score, made.judge(x).score)
+    opened = open_exported(path)
+    torch.testing.assert_close(opened.judge(x).score, made.judge(x).score)
     with pytest.raises(CheckpointError, match=r"takes samples of \(1, 20, 31\), got \(1, 8, 8\)"):
-        TorchFile(path).judge(images(1))
+        opened.judge(images(1))
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_height_and_width_can_be_left_free(to, tmp_path):
+    """Sizes that the export did not see; the graph's own resize is within one grey level of the detector's."""
+    if to == "onnx":
+        pytest.importorskip("onnxscript")
+    made = detector("msp")
+    opened = open_exported(export(made, tmp_path / f"d{FORMATS[to].suffix}", to, input_size="any"))
+    assert opened.card["input"]["shape"] == [1, None, None]
+    level = AnySize(made.prepare)
+    for sides in ((8, 8), (33, 20), (5, 6), (2, 300)):
+        x = torch.randint(256, (4, 1, *sides), dtype=torch.uint8, generator=torch.Generator().manual_seed(3))
+        torch.testing.assert_close(opened.judge(x).score, made.judge(level(x)).score, rtol=1e-4, atol=1e-5)
+    compare(made, tmp_path / f"d{FORMATS[to].suffix}")
+    with pytest.raises(CheckpointError, match=r"takes samples of \(1, 2..16384, 2..16384\), got \(1, 1, 9\)"):
+        opened.judge(torch.zeros(1, 1, 1, 9, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize(("resize", "crop"), [(8, 8), (20, 16), (256, 224)])
+def test_the_resize_of_any_size_is_that_of_the_detector_to_one_grey_level(resize, crop):
+    wanted = Preprocess(resize, crop, 3)
+    rng = torch.Generator().manual_seed(0)
+    for sides in ((crop, crop), (resize, resize), (resize, resize + 9), (20, 31), (31, 20), (2, 7), (150, 90)):
+        x = torch.randint(256, (2, 1, *sides), dtype=torch.uint8, generator=rng)
+        apart = (AnySize(wanted)(x).int() - wanted(x).int()).abs()
+        assert apart.shape == (2, 3, crop, crop)
+        assert apart.max() <= 1
+        assert (apart > 0).float().mean() < 0.1  # ties
+    same = torch.randint(256, (2, 3, crop, crop), dtype=torch.uint8, generator=rng)
+    assert torch.equal(AnySize(wanted)(same), same)
+
+
+def test_a_detector_that_resizes_nothing_takes_no_input_size(tmp_path):
+    made = Detector(Net(torch.nn.Identity(), torch.nn.Linear(5, 3)), MSP()).fit(None, torch.randn(40, 5))
+    with pytest.raises(ExportError, match="resizes nothing, so its export takes no input size"):
+        export(made, tmp_path / "d.pt2", "torch", input_size="any", data=torch.randn(4, 5))
+    with pytest.raises(ExportError, match=r"is \(height, width\) or 'any', got 'all'"):
+        export(made, tmp_path / "d.pt2", "torch", input_size="all")
 
 
 def test_embeddings_need_an_example(tmp_path):

@@ -3,7 +3,9 @@
 import csv
 import io
 import json
+import os
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +13,10 @@ import torch
 from PIL import Image
 
 import farout.cli.ship  # registers the commands
+from farout import examples
 from farout.cli import main
 from farout.data.named import open_named
-from farout.errors import CheckpointError, ConfigError, DataError
+from farout.errors import ConfigError, DataError
 from farout.export import export
 from farout.scoring import judge, samples
 from farout.verdict_files import COLUMNS, CsvFile, JsonlFile, continue_file, kind_of
@@ -23,9 +26,9 @@ assert farout.cli.ship
 
 @pytest.fixture
 def cli(monkeypatch, capsys):
-    def call(*arguments: object, stdin: str = "") -> tuple[int, str, str]:
+    def call(*arguments: object, stdin: str | io.TextIOBase = "") -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["farout", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin) if isinstance(stdin, str) else stdin)
         code = 0
         try:
             main()
@@ -174,12 +177,50 @@ def test_names_with_commas_quotes_and_newlines_come_back(tmp_path):
         assert [row["file"] for row in kind.rows(path)] == names[:2]
 
 
+@pytest.mark.parametrize("way", ["folder", "glob", "list", "argument"])
+def test_names_that_are_not_utf8_are_escaped(tiny_run, folder, tmp_path, cli, way):
+    r"""A byte that is not UTF-8 is written as \xNN, in every output and in the reason."""
+    where = tmp_path / "latin"
+    where.mkdir()
+    good, bad = (os.path.join(os.fsencode(where), name) for name in (b"caf\xe9.png", b"na\xefve.png"))
+    try:
+        Path(os.fsdecode(good)).write_bytes((folder / "0.png").read_bytes())
+        Path(os.fsdecode(bad)).write_bytes(b"no image")
+    except OSError:
+        pytest.skip("this file system takes UTF-8 names only")
+    names = {"folder": [where], "glob": [f"{where}/*.png"], "list": ["-"]}
+    names["argument"] = [os.fsdecode(good), os.fsdecode(bad)]
+    for ending in ("csv", "jsonl", "parquet"):
+        if ending == "parquet":
+            pytest.importorskip("pyarrow")
+        listing = io.TextIOWrapper(io.BytesIO(good + b"\n" + bad + b"\n"), encoding="utf-8")
+        code, _, err = cli("score", tiny_run.folder, *names[way], "--out", tmp_path / f"v.{ending}", stdin=listing)
+        assert code == 1, err
+    rows = list(CsvFile.rows(tmp_path / "v.csv"))
+    assert [row["file"] for row in rows] == [rf"{where}/caf\xe9.png", rf"{where}/na\xefve.png"]
+    assert [row["verdict"] for row in rows] == ["ID", "error"]
+    assert r"na\xefve.png" in rows[1]["reason"]
+    assert [row["file"] for row in JsonlFile.rows(tmp_path / "v.jsonl")] == [row["file"] for row in rows]
+    code, *_ = cli("score", tiny_run.folder, where, "--out", tmp_path / "v.csv", "--resume")
+    assert code == 1  # the old error counts, and both rows are known again
+    assert len(list(CsvFile.rows(tmp_path / "v.csv"))) == 2
+
+
 def test_an_exported_file_scores_the_same(tiny_run, folder, digits, tmp_path):
     path = export(tiny_run.detector, tmp_path / "d.pt2", "torch")
     same(list(judge(path, [folder])), tiny_run.detector.judge(digits))
-    wide = export(tiny_run.detector, tmp_path / "w.pt2", "torch", input_size=(16, 16))
-    with pytest.raises(CheckpointError, match="export without --input"):
-        list(judge(wide, [folder]))
+
+
+def test_an_export_for_any_size_scores_and_one_for_another_size_is_refused(tiny_run, folder, digits, tmp_path, cli):
+    for size, name in (("any", "any.pt2"), ("16x16", "wide.pt2")):
+        assert cli("export", tiny_run.folder, "--to", "torch", "--input", size, "--out", tmp_path / name)[0] == 0
+    code, out, _ = cli("score", tmp_path / "any.pt2", folder)
+    assert code == 0
+    same(list(csv.DictReader(io.StringIO(out))), tiny_run.detector.judge(digits))
+    code, out, err = cli("score", tmp_path / "wide.pt2", folder)
+    assert code == 1
+    assert "was exported for inputs of [1, 16, 16]" in err
+    assert "export without --input, or with --input any" in err
 
 
 def test_memory_does_not_grow_with_the_list(tiny_run, folder):
@@ -229,6 +270,9 @@ def test_calibrate(tiny_run, tmp_path, cli):
     assert code == 0, err
     assert "alpha 0.05" in text
     assert Detector.load(out).calibrated_on["alpha"] == 0.05
+    assert not (out / "examples.safetensors").exists()
+    assert cli("calibrate", out, "--data", "demo/digits", "--keep-examples", "30")[0] == 0
+    assert len(examples.load(out, Detector.load(out)).labels) == 30
     budget = ["--alarms-per-day", "20", "--images-per-day", "1000"]
     assert cli("calibrate", out, "--data", "demo/digits", *budget)[0] == 0
     assert Detector.load(out).calibrated_on["alarms_per_day"] == 20
@@ -249,6 +293,7 @@ def test_export_command(tiny_run, tmp_path, cli):
     assert str(out) in text
     assert out.is_file()
     assert "unknown export format" in cli("export", tiny_run.folder, "--to", "caffe")[2]
-    assert cli("export", tiny_run.folder, "--input", "big")[0] == 2
+    for wrong in ("big", "0x8", "8x", "²x8"):
+        assert cli("export", tiny_run.folder, "--input", wrong)[0] == 2
     for command in ("score", "calibrate", "export"):
         assert "Example" in cli(command, "--help")[1]

@@ -1,6 +1,7 @@
 """A whole detector as one file for other runtimes: preprocessing, network, score, threshold and calibration inside.
 
-images (B, C, H, W) uint8 -> label (B,), score (B,), is_ood (B,), p_value (B,), probabilities (B, K); any B, fixed H, W.
+images (B, C, H, W) uint8 -> label (B,), score (B,), is_ood (B,), p_value (B,), probabilities (B, K); any B; H and W
+fixed, or any too.
 
 Every export is loaded again and compared with the detector on noise and on photographs; one that differs is deleted.
 An `.onnx` file is data. A `.pt2` file is a program, and torch would also unpickle parts of it: `TorchFile` opens only
@@ -12,9 +13,9 @@ import copy
 import json
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -23,11 +24,16 @@ from farout.components import choose
 from farout.data.as_set import as_set
 from farout.detector import Detector, Judgement, channels_of
 from farout.errors import CheckpointError, FaroutError, MissingExtraError
+from farout.export_resize import AnySize
+from farout.methods import METHODS
+from farout.preprocess import Preprocess
+from farout.scores import SCORES
 
 OPSET = 18
 """The ONNX operator set; onnxruntime 1.14 and later know it."""
 TOLERANCE = 1e-4
 LARGEST_BATCH = 65536
+LARGEST_SIDE = 16384
 NAME = "farout.json"
 
 
@@ -36,10 +42,17 @@ class ExportError(FaroutError):
 
 
 class Shape(NamedTuple):
-    """What the exported graph takes, batch aside: the sides of a sample, and whether as uint8 or float32."""
+    """What the exported graph takes, batch aside: the sides of a sample (None = any), and whether uint8 or float32."""
 
-    sides: tuple[int, ...]
+    sides: tuple[int | None, ...]
     dtype: torch.dtype
+
+    def takes(self, sides: Sequence[int]) -> bool:
+        """A side that is free has 2 to 16384 pixels."""
+        return len(sides) == len(self.sides) and all(
+            2 <= side <= LARGEST_SIDE if want is None else side == want
+            for want, side in zip(self.sides, sides, strict=True)
+        )
 
 
 class ExportedDetector(Protocol):
@@ -55,14 +68,14 @@ def export(
     out: str | Path,
     to: str = "onnx",
     *,
-    input_size: tuple[int, int] | None = None,
+    input_size: tuple[int, int] | Literal["any"] | None = None,
     data: Any = None,
 ) -> Path:
     """Write `detector` to the file `out` as "onnx" or "torch" (.pt2), checked; returns the path.
 
-    `input_size` (H, W) is what the graph will take: the detector's own crop by default, else the resize to it is
-    baked in, for a camera with one format. `data` (any set or tensor) joins the inputs of the check and is needed
-    where the detector does not say how large its inputs are.
+    `input_size` is what the graph will take: the detector's own crop by default; with (H, W) the resize from there is
+    baked in, for a camera with one format; "any" leaves both free (see `export_resize`). `data` (any set or tensor)
+    joins the inputs of the check and is needed where the detector does not say how large its inputs are.
     """
     kind = choose("export format", FORMATS, to)
     if detector.score.why_not_exported:
@@ -71,12 +84,12 @@ def export(
     detector.require_fit()
     out = Path(out)
     shape, inputs = _inputs(detector, input_size, data)
-    traced = _Traced(detector).eval()
+    traced = _Traced(detector, any_size=None in shape.sides).eval()
     card = {**detector.card(), "input": {"shape": list(shape.sides), "dtype": str(shape.dtype).removeprefix("torch.")}}
     part = out.with_name(f".{out.stem}.part{kind.suffix}")
     out.parent.mkdir(parents=True, exist_ok=True)
     try:
-        kind.write(_program(traced, inputs[0][:2]), inputs[0][:2], card, part)
+        kind.write(_program(traced, inputs[0][:2], shape), inputs[0][:2], card, part)
         check_parity(traced, kind(part), inputs)
         part.replace(out)
     finally:
@@ -84,41 +97,77 @@ def export(
     return out
 
 
+def why_not_exported(method: str, score: str) -> str:
+    """Why a network trained by `method` with `score`, as they are by default, gives no export; empty where it does.
+
+    A score that only methods with a head of their own are evaluated with (an outlier class, four outputs a class)
+    needs such a head. Every pair of the two tables has its answer here.
+    """
+    way, kind = choose("method", METHODS, method), choose("score", SCORES, score)
+    if kind.why_not_exported:
+        return kind.why_not_exported
+    heads = {(one.outputs_per_class, one.outlier_class) for one in METHODS.values() if one.score == score}
+    if heads and (1, False) not in heads and (way.outputs_per_class, way.outlier_class) not in heads:
+        own = ", ".join(name for name, one in METHODS.items() if one.score == score)
+        return f"it needs such a head as {own} has, and that of {method} has other outputs"
+    return ""
+
+
 class _Traced(nn.Module):
     """What is exported: a copy on the CPU, without the fingerprints of training data."""
 
-    def __init__(self, detector: Detector) -> None:
+    def __init__(self, detector: Detector, any_size: bool = False) -> None:
         super().__init__()
         plain = copy.deepcopy(detector).cpu().to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         self.detector = plain.requires_grad_(False)
         del self.detector.remembered
+        if any_size:
+            assert isinstance(self.detector.prepare, Preprocess)
+            self.detector.prepare = AnySize(self.detector.prepare)
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         return tuple(self.detector.judgement(*self.detector.logits_and_score(images)))
 
 
-def _inputs(detector: Detector, size: tuple[int, int] | None, data: Any) -> tuple[Shape, list[Tensor]]:
+def _inputs(detector: Detector, size: tuple[int, int] | Literal["any"] | None, data: Any) -> tuple[Shape, list[Tensor]]:
     """The shape of the input, and batches to check on: noise, photographs, and what the user gave."""
+    if isinstance(size, str) and size != "any":
+        raise ExportError(f"the input size of an export is (height, width) or 'any', got {size!r}")
     given = []
     if data is not None:
         samples = as_set(data)
         given = [samples.read(torch.arange(min(len(samples), 64)))[0]]
     if detector.size is not None:
         crop = detector.size if isinstance(detector.size, int) else detector.size[1]
-        shape = Shape((channels_of(detector.net) or 3, *(size or (crop, crop))), torch.uint8)
+        sides = (None, None) if size == "any" else size or (crop, crop)
+        shape = Shape((channels_of(detector.net) or 3, *sides), torch.uint8)
+    elif size is not None:
+        raise ExportError("the detector resizes nothing, so its export takes no input size; leave it out (--input)")
     elif given:
         shape = Shape(tuple(given[0].shape[1:]), given[0].dtype)
     else:
         raise ExportError("the detector does not say how large its inputs are; pass data= (--data) with some of them")
-    given = [batch for batch in given if tuple(batch.shape[1:]) == shape.sides]
-    return shape, [_noise(shape), *_photographs(shape), *given]
+    given = [batch for batch in given if shape.takes(batch.shape[1:])]
+    return shape, [*_made_up(shape, crop if detector.size is not None else 0), *given]
+
+
+def _made_up(shape: Shape, crop: int) -> Iterator[Tensor]:
+    """Noise, then photographs; where any size is taken: one that is shrunk, one that is enlarged, the crop itself."""
+    if None not in shape.sides:
+        yield _noise(shape)
+        yield from _photographs(shape)
+        return
+    for height, width in ((2 * crop + 3, 3 * crop + 1), (crop // 2 + 2, crop // 2 + 1), (crop, crop)):
+        sized = shape._replace(sides=(shape.sides[0], height, width))
+        yield _noise(sized)
+        yield from _photographs(sized)
 
 
 def _noise(shape: Shape) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     if shape.dtype == torch.uint8:
-        return torch.randint(256, (16, *shape.sides), dtype=torch.uint8, generator=generator)
-    return torch.randn((16, *shape.sides), generator=generator).to(shape.dtype)
+        return torch.randint(256, (16, *shape.sides), dtype=torch.uint8, generator=generator)  # type: ignore[arg-type]
+    return torch.randn((16, *shape.sides), generator=generator).to(shape.dtype)  # type: ignore[arg-type]
 
 
 def _photographs(shape: Shape) -> Iterator[Tensor]:
@@ -128,7 +177,7 @@ def _photographs(shape: Shape) -> Iterator[Tensor]:
     from PIL import Image
     from sklearn.datasets import load_sample_images
 
-    channels, height, width = shape.sides
+    channels, height, width = (int(side or 0) for side in shape.sides)
     for picture in map(Image.fromarray, load_sample_images().images):
         picture = picture.convert("RGB" if channels == 3 else "L")
         boxes = [(0, 0, 640, 427), *((left, 100, left + 160, 260) for left in (0, 160, 320, 480))]
@@ -137,11 +186,17 @@ def _photographs(shape: Shape) -> Iterator[Tensor]:
         yield pixels.view(len(parts), height, width, channels).permute(0, 3, 1, 2).contiguous()
 
 
-def _program(traced: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
-    batch = torch.export.Dim("batch", min=1, max=LARGEST_BATCH)
+def _program(traced: nn.Module, example: Tensor, shape: Shape) -> torch.export.ExportedProgram:
+    free = {0: torch.export.Dim("batch", min=1, max=LARGEST_BATCH)}
+    names = {2: "height", 3: "width"}
+    free |= {
+        number: torch.export.Dim(names[number], min=2, max=LARGEST_SIDE)
+        for number, side in enumerate(shape.sides, 1)
+        if side is None
+    }
     try:
         with torch.no_grad():
-            program = torch.export.export(traced, (example,), dynamic_shapes=({0: batch},))
+            program = torch.export.export(traced, (example,), dynamic_shapes=(free,))
     except Exception as error:  # torch.export raises many kinds, according to what it met
         raise ExportError(f"torch.export cannot trace this detector: {error}") from error
     for node in program.graph.nodes:
@@ -286,8 +341,10 @@ def _card(text: str | bytes | None, path: str | Path) -> dict[str, Any]:
 
 def _fitting(x: Tensor, card: Mapping[str, Any]) -> Tensor:
     """`x` in the shape and type that the graph takes."""
-    want, dtype = tuple(card["input"]["shape"]), getattr(torch, card["input"]["dtype"])
-    if tuple(x.shape[1:]) != want:
+    shape = Shape(tuple(card["input"]["shape"]), getattr(torch, card["input"]["dtype"]))
+    dtype = shape.dtype
+    if not shape.takes(x.shape[1:]):
+        want = str(shape.sides).replace("None", f"2..{LARGEST_SIDE}")
         raise CheckpointError(f"the exported detector takes samples of {want}, got {tuple(x.shape[1:])}; see --input")
     if dtype == torch.uint8 and x.is_floating_point():
         return (x * 255).round().clamp(0, 255).to(torch.uint8)

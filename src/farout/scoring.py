@@ -64,9 +64,10 @@ def open_judge(detector: Any, device: str | None = None) -> Judge:
 def _of_file(exported: ExportedDetector, path: Any) -> Judge:
     shape, size = exported.card["input"]["shape"], exported.card["size"]
     resize, crop = size if isinstance(size, list) else (size, size)
-    if crop is None or shape[1:] != [crop, crop]:
+    if crop is None or shape[1:] not in ([crop, crop], [None, None]):
         raise CheckpointError(
-            f"{path} was exported for inputs of {shape}; `farout score` resizes images itself: export without --input"
+            f"{path} was exported for inputs of {shape}, and `farout score` brings images to the detector's own size "
+            "before it asks: export without --input, or with --input any"
         )
     return Judge(exported.judge, tuple(exported.card["classes"]), resize, crop, shape[0])
 
@@ -99,7 +100,7 @@ def _rows(asked: Judge, batch: list[Sample], images: list[Tensor | DataError]) -
     for sample, image in zip(batch, images, strict=True):
         row: Row = dict.fromkeys(COLUMNS, "")
         if isinstance(image, DataError):
-            yield row | {"file": sample.name, "verdict": "error", "reason": str(image)}
+            yield row | {"file": sample.name, "verdict": "error", "reason": shown(str(image))}
             continue
         label, score, is_ood, p_value = next(answers)
         row |= {"file": sample.name, "label": asked.classes[label] if asked.classes else label, "score": score}
@@ -147,8 +148,17 @@ def _samples_of(path: str | Path) -> Iterator[Sample]:
         raise DataError(f"no such image or folder: {path}")
 
 
+def shown(name: str) -> str:
+    r"""A file's name as text: bytes that are not UTF-8 become \xNN, so that every name can be written.
+
+    >>> shown(os.fsdecode(b"caf\xe9.png"))
+    'caf\\xe9.png'
+    """
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
 def _of_image(file: Path) -> Sample:
-    return Sample(str(file), lambda asked: _grey(decode(file, asked.resize, asked.crop), asked.channels))
+    return Sample(shown(str(file)), lambda asked: _grey(decode(file, asked.resize, asked.crop), asked.channels))
 
 
 def _grey(image: Tensor, channels: int) -> Tensor:
@@ -169,7 +179,7 @@ def _of_arrays(file: Path) -> Iterator[Sample]:
         return prepared[0]
 
     for number in range(len(arrays)):
-        yield Sample(f"{file}#{number}", partial(load, number))
+        yield Sample(shown(f"{file}#{number}"), partial(load, number))
 
 
 class _Named(io.BytesIO):
@@ -208,7 +218,7 @@ def _of_bytes(content: bytes | None, name: str) -> Sample:
         source = cast(Path, _Named(content, name))
         return _grey(decode(source, asked.resize, asked.crop), asked.channels)
 
-    return Sample(name, load)
+    return Sample(shown(name), load)
 
 
 def _bytes_column(schema: Any, file: Path) -> str:
@@ -231,7 +241,9 @@ READERS: Mapping[str, Callable[[Path], Iterator[Sample]]] = {
 
 
 def listed(stream: TextIO) -> Iterator[str]:
-    """The paths of a list, one a line; blank lines are skipped."""
+    """The paths of a list, one a line; blank lines are skipped. Names need not be UTF-8."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="surrogateescape")
     return (line.rstrip("\n") for line in stream if line.strip())
 
 

@@ -66,6 +66,33 @@ def test_a_chosen_image_gets_its_verdict(page, detector, samples, pictures):
     assert "of the last" in page.inner_text("#drift").lower()
 
 
+def test_nearest_examples_are_shown_where_the_detector_carries_them(browser, listening, detector, pictures, tmp_path):
+    from farout import examples
+    from farout.data.named import open_named
+    from farout.serve import create_app
+
+    hostile = copy.deepcopy(detector)
+    hostile.classes = tuple(HOSTILE + name for name in detector.classes)
+    folder = hostile.save(tmp_path / "d")
+    kept = examples.gather(hostile, open_named("demo/digits", split="test"), 60)
+    examples.save(kept._replace(labels=kept.labels.where(kept.labels != 3, -1)), hostile, folder)
+    page = browser.new_page(viewport={"width": 900, "height": 1000})
+    page.goto(listening(create_app(folder))[0])
+    page.wait_for_selector("#chart svg")
+    assert not page.is_visible("#nearest")
+    page.set_input_files("#file", upload("0.png", pictures[0]))
+    page.wait_for_selector("#nearest:not([hidden]) li")
+    assert page.locator("#gallery li").count() == 6
+    loaded = page.evaluate("[...document.querySelectorAll('#gallery img')].map(image => image.naturalWidth)")
+    assert loaded == [8] * 6
+    assert float(page.inner_text("#gallery li:first-child span")) < 0.01  # it is among them
+    assert page.title() == "farout"
+    page.set_input_files("#file", upload("bad.png", b"no image"))
+    page.wait_for_selector("#error:not([hidden])")
+    assert not page.is_visible("#nearest")
+    page.close()
+
+
 def test_a_dropped_image_gets_its_verdict(page, pictures):
     page.evaluate(
         """(bytes) => {

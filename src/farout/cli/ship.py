@@ -109,6 +109,9 @@ def calibrate(
     ] = None,
     alarms_per_day: Annotated[float | None, typer.Option(help="How many false alarms a day are bearable.")] = None,
     images_per_day: Annotated[float | None, typer.Option(help="How many images come in a day.")] = None,
+    keep_examples: Annotated[
+        int, typer.Option(min=0, max=1000, help="Keep so many of the images beside the detector, to show them.")
+    ] = 0,
     root: Root = None,
     split: Split = "test",
     out: Annotated[Path | None, typer.Option(help="Where to save; over the old detector by default.")] = None,
@@ -132,6 +135,10 @@ def calibrate(
     if budget[0] is not None:
         judge.calibrated_on |= {"alarms_per_day": budget[0], "images_per_day": budget[1]}
     folder = judge.save(out or detector_folder(detector))
+    if keep_examples:
+        from farout import examples
+
+        examples.save(examples.gather(judge, samples, keep_examples), judge, folder)
     promise = f"alpha {alpha:g}" if alpha is not None else f"tpr {judge.calibrated_on['tpr']:g}"
     print(f"Data       {len(samples):,} samples of {samples.name}, {promise}")
     print(f"Threshold  {before:.6g} -> {judge.threshold.item():.6g}")
@@ -146,7 +153,8 @@ def export(
         Path | None, typer.Option(help="The file; detector.onnx or detector.pt2 beside it by default.")
     ] = None,
     size: Annotated[
-        str | None, typer.Option("--input", help="HEIGHTxWIDTH of the raw images; the detector's own crop by default.")
+        str | None,
+        typer.Option("--input", help="Raw images of HEIGHTxWIDTH, or any; by default of the detector's own crop."),
     ] = None,
     data: Annotated[
         str | None, typer.Option(help="A set to check the export on, beside noise and photographs.")
@@ -172,10 +180,12 @@ def export(
     print(f"Exported   {run_export(judge, target, to, input_size=_sides(size), data=samples)}")
 
 
-def _sides(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
+def _sides(text: str | None) -> Any:
+    """`480x640` -> (480, 640); any stays a word."""
+    if text in (None, "any"):
+        return text
+    assert text is not None
     height, _, width = text.partition("x")
-    if not (height.isdigit() and width.isdigit()):
-        raise typer.BadParameter(f"--input is HEIGHTxWIDTH, e.g. 480x640, got {text!r}")
+    if not (height.isdecimal() and width.isdecimal() and int(height) and int(width)):
+        raise typer.BadParameter(f"--input is HEIGHTxWIDTH, e.g. 480x640, or any; got {text!r}")
     return int(height), int(width)

@@ -25,6 +25,7 @@ from farout.serve.drift import DriftReport
 from farout.serve.intake import FORM_SCHEMA, ScoreRequest, place
 from farout.serve.limits import Limits, Refused
 from farout.serve.metrics import CONTENT_TYPE
+from farout.serve.nearest import NearExample
 from farout.serve.service import Service, Subject
 
 BINS = 40
@@ -49,6 +50,8 @@ class ImageResult(BaseModel):
     """Share of ID images that score this low; null if the detector carries no calibration scores."""
     probabilities: list[ClassProbability]
     """Most likely first; they sum to 1 over all classes, and say nothing of being OOD."""
+    nearest: list[NearExample] | None = None
+    """The nearest of the detector's examples, nearest first; null unless asked for and carried."""
 
 
 class ScoreResponse(BaseModel):
@@ -75,6 +78,8 @@ class DetectorInfo(BaseModel):
     image_size: int
     channels: int
     calibration: Bins | None
+    examples: int
+    """How many ID examples it carries, for ?nearest=."""
     max_images: int
     max_body_bytes: int
     max_pixels: int
@@ -170,13 +175,16 @@ def _add_scoring(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/score", responses=problems, openapi_extra={"requestBody": BODY})
     async def score(
-        request: Request, top: Annotated[int | None, Query(ge=1, description="How many classes to list.")] = None
+        request: Request,
+        top: Annotated[int | None, Query(ge=1, description="How many classes to list.")] = None,
+        nearest: Annotated[int, Query(ge=0, le=20, description="How many of the detector's examples to show.")] = 0,
     ) -> ScoreResponse:
         """Judge images: files called `images` in a form, or base64 in JSON."""
-        answers = await service.score(request)
-        return ScoreResponse(
-            results=[result_of(answer, classes, top) for answer in answers], threshold=service.subject.threshold
-        )
+        answers, near = await service.score(request, nearest)
+        results = [result_of(answer, classes, top) for answer in answers]
+        for result, examples in zip(results, near, strict=False):
+            result.nearest = examples
+        return ScoreResponse(results=results, threshold=service.subject.threshold)
 
 
 def _add_looking(app: FastAPI, service: Service) -> None:
@@ -237,6 +245,7 @@ def info_of(service: Service) -> DetectorInfo:
         image_size=subject.judge.crop,
         channels=subject.judge.channels,
         calibration=bins_of(service.drift.calibration),
+        examples=len(subject.gallery.labels) if subject.gallery else 0,
         max_images=limits.images,
         max_body_bytes=limits.body_bytes,
         max_pixels=limits.pixels,

@@ -4,12 +4,14 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from farout.detector import Judgement
+
+T = TypeVar("T")
 
 
 class Answer(NamedTuple):
@@ -76,6 +78,10 @@ class Batcher:
         waiting = _Waiting(image, loop.time(), loop.create_future())
         self._queue.put_nowait(waiting)
         return await waiting.answer
+
+    async def run(self, work: Callable[..., T], *arguments: object) -> T:
+        """Something else on the detector's thread, between two batches."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
     async def _work(self) -> None:
         while True:

@@ -21,6 +21,7 @@ from farout.serve.drift import Drift
 from farout.serve.intake import read_body, read_images
 from farout.serve.limits import Gate, Limits, Refused, until
 from farout.serve.metrics import Counter, Gauge, Histogram, render
+from farout.serve.nearest import Gallery, NearExample
 
 log = logging.getLogger("farout.serve")
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -28,12 +29,13 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Subject(NamedTuple):
-    """What is served: a detector of whatever kind, λ, calibration scores (n,) if it carries them, and its card."""
+    """What is served: a detector of whatever kind, λ, its card; calibration scores (n,) and examples if it has them."""
 
     judge: Judge
     threshold: float
     calibration: Tensor
     card: dict[str, Any]
+    gallery: Gallery | None = None
 
     @classmethod
     def open(cls, detector: Any, device: str | None = None) -> Self:
@@ -44,7 +46,9 @@ class Subject(NamedTuple):
             return cls(open_judge(detector, device), card["threshold"], torch.empty(0), card)
         opened = detector if isinstance(detector, Detector) else Detector.load(detector)
         opened.eval().require_fit()
-        return cls(open_judge(opened, device), opened.threshold.item(), opened.calibration, opened.card())
+        judge = open_judge(opened, device)
+        gallery = None if isinstance(detector, Detector) else Gallery.open(detector, opened)
+        return cls(judge, opened.threshold.item(), opened.calibration, opened.card(), gallery)
 
 
 class Service:
@@ -99,8 +103,8 @@ class Service:
             async with self.batcher:
                 yield
 
-    async def score(self, request: Request) -> list[Answer]:
-        """An answer for every image of the request, in its order; or Refused."""
+    async def score(self, request: Request, nearest: int = 0) -> tuple[list[Answer], list[list[NearExample]]]:
+        """An answer for every image of the request, in its order, and its `nearest` examples; or Refused."""
         limits, loop = self.limits, asyncio.get_running_loop()
         with self.gate.enter():
             deadline = loop.time() + limits.seconds
@@ -110,18 +114,21 @@ class Service:
             late = Refused(504, "timeout", f"there was no answer within {limits.seconds:g} s; send fewer images")
             async with until(deadline, late):
                 images = await loop.run_in_executor(self._readers, read_images, body, self.subject.judge, limits)
-                answers = await self._ask(images)
+                answers, near = await self._ask(images, nearest)
         for answer in answers:
             self.drift.add(answer.score, answer.is_ood)
             self.verdicts.add("OOD" if answer.is_ood else "ID")
-        return answers
+        return answers, near
 
-    async def _ask(self, images: list[Tensor]) -> list[Answer]:
+    async def _ask(self, images: list[Tensor], nearest: int) -> tuple[list[Answer], list[list[NearExample]]]:
+        gallery = self.subject.gallery
         try:
-            return await asyncio.gather(*map(self.batcher.ask, images))
+            answers = await asyncio.gather(*map(self.batcher.ask, images))
+            near = await self.batcher.run(gallery.nearest, images, nearest) if nearest and gallery else []
         except Exception:
             log.exception("the detector failed")
             raise Refused(500, "detector_failed", "the detector failed on this batch; see the server's log") from None
+        return answers, near
 
     def metrics(self) -> str:
         self._report = self.drift.report()  # once for all gauges
