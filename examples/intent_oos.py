@@ -10,7 +10,11 @@ The outliers are sentences of any other kind, one a line; here, of Wikipedia. `m
 No out-of-scope query is seen before the test. Hyper-parameters are chosen once, on validation data only: a fifth of the
 intents is left out of training, and each candidate is judged by its mean AUROC between validation queries of the
 intents it knows and (a) those of the intents left out, (b) held-out outlier sentences. Then each method is trained on
-all intents with every seed, which also draws the four fifths of the outliers that are trained on.
+all intents with every seed, which also draws the four fifths of the outliers that are trained on. `--chosen ROWS` takes
+the hyper-parameters of an earlier run and skips the choice, which is most of the time.
+
+With `--out NAME.jsonl`, NAME-differences.jsonl says how sure the differences between the methods are, by MSP: paired by
+seed and query, with 95 % intervals over other seeds and other queries.
 """
 
 import argparse
@@ -27,6 +31,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from farout.estimators import DALClassifier, FeatureDetector, OEClassifier
 from farout.metrics import auroc, summary
 from farout.report.table import long_table, markdown
+from farout.statistics import METRICS, delong, difference, replicates, verdict
 
 Row = dict[str, Any]
 
@@ -34,6 +39,10 @@ L2 = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 ALPHA = (0.25, 0.5, 1.0)
 PS = (0.03, 0.1, 0.3, 1.0)  # lengths of a step in scaled features: dense rows are about 20 long, sparse ones 1
 SCORES = ("msp", "energy")
+RIVALS = (("oe", "msp"), ("dal", "oe"))
+
+Scored = tuple[np.ndarray, np.ndarray]
+"""Scores of the test queries (N,) and of the out-of-scope queries (M,)."""
 
 
 class Split(NamedTuple):
@@ -130,12 +139,32 @@ def choose(method: str, grid: list[Row], task: Task, epochs: int) -> tuple[float
     return max(found, key=lambda pair: pair[0])
 
 
+def scored(model: Any, task: Task, score: str) -> Scored:
+    model.set_params(ood_score=score)
+    return model.score_samples(task.test.x), model.score_samples(task.oos)
+
+
 def rows_of(model: Any, task: Task, common: Row) -> Iterator[Row]:
     """One row for each score of a trained classifier."""
+    accuracy = float(model.score(task.test.x, task.test.y))
     for score in SCORES:
-        model.set_params(ood_score=score)
-        found = summary(id_scores=model.score_samples(task.test.x), ood_scores=model.score_samples(task.oos))
-        yield {**common, "score": score, **found, "accuracy": float(model.score(task.test.x, task.test.y))}
+        known, unknown = scored(model, task, score)
+        yield {**common, "score": score, **summary(id_scores=known, ood_scores=unknown), "accuracy": accuracy}
+
+
+def differences(by_method: dict[str, list[Scored]]) -> Iterator[Row]:
+    """Each method against the simpler one before it: first minus second, its interval and p, and what that means."""
+    values, draws = {}, {}
+    for method, seeds in by_method.items():
+        values[method] = [summary(id_scores=known, ood_scores=unknown) for known, unknown in seeds]
+        draws[method] = [replicates(id_scores=known, ood_scores=unknown) for known, unknown in seeds]
+    for (first, second), metric in itertools.product(RIVALS, METRICS):
+        sides = [[found[metric] for found in values[method]] for method in (first, second)]
+        drawn = [np.stack([found[metric] for found in draws[method]]) for method in (first, second)]
+        over_images = delong(by_method[first], by_method[second]).p if metric == "auroc" else None
+        found = difference(*sides, *drawn, p_images=over_images)
+        words = verdict(first, second, metric, found)
+        yield {"first": first, "second": second, "metric": metric, **found._asdict(), "words": words}
 
 
 def detector_rows(task: Task, common: Row) -> Iterator[Row]:
@@ -147,21 +176,42 @@ def detector_rows(task: Task, common: Row) -> Iterator[Row]:
         yield {**common, "method": "none", "score": score, "seed": 0, **found}
 
 
-def experiment(task: Task, features: str, seeds: int, epochs: int) -> Iterator[Row]:
-    """Every method with every seed."""
+def experiment(
+    task: Task, features: str, seeds: int, epochs: int, known: dict[str, tuple[float, Row]]
+) -> tuple[list[Row], list[Row]]:
+    """Every method with every seed: their rows, and the differences between methods."""
     common = {"id": "clinc150", "ood": "clinc150-oos", "features": features}
     chosen: dict[str, Row] = {}
-    for method in ("msp", "oe", "dal"):
-        value, chosen[method] = choose(method, candidates(method, chosen), task, epochs)
+    rows: list[Row] = []
+    by_method: dict[str, list[Scored]] = {"msp": [], "oe": [], "dal": []}
+    for method, kept in by_method.items():
+        value, chosen[method] = known.get(method) or choose(method, candidates(method, chosen), task, epochs)
         print(f"{method}: {chosen[method]}, validation AUROC {value:.4f}", flush=True)
         options = {**chosen[method], "epochs": epochs}
         for seed in range(seeds):
             _, used = halves(task.outliers.shape[0], 0.2, seed)
             model = train(method, options, task.train, task.outliers[used], seed)
             about = {**common, "method": method, "seed": seed, **options, "validation_auroc": value}
-            yield from rows_of(model, task, about)
+            rows += rows_of(model, task, about)
+            kept.append(scored(model, task, "msp"))
     if features != "tfidf":
-        yield from detector_rows(task, common)
+        rows += detector_rows(task, common)
+    return rows, list(differences(by_method))
+
+
+def chosen_before(path: Path | None) -> dict[str, tuple[float, Row]]:
+    """What the rows of an earlier run were trained with: {method: (validation AUROC, options)}."""
+    rows = [] if path is None else [json.loads(line) for line in path.read_text().splitlines()]
+    return {
+        row["method"]: (row["validation_auroc"], {key: row[key] for key in ("l2", "alpha", "ps") if key in row})
+        for row in rows
+        if "validation_auroc" in row
+    }
+
+
+def write(path: Path, rows: list[Row]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -172,6 +222,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--cache", type=Path, help="an .npz file that keeps the embeddings")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--chosen", type=Path, help="rows of an earlier run, whose hyper-parameters are taken")
     parser.add_argument("--out", type=Path, help="a JSONL file for the rows")
     return parser.parse_args(arguments)
 
@@ -182,11 +233,12 @@ def main(arguments: list[str] | None = None) -> int:
     x = tfidf(texts) if asked.features == "tfidf" else minilm(texts, asked.cache)
     parts = {name: Split(x[name], intents[name]) for name in ("train", "val", "test")}
     task = Task(**parts, oos=x["oos"], outliers=x["outliers"])
-    rows = list(experiment(task, asked.features, asked.seeds, asked.epochs))
+    rows, apart = experiment(task, asked.features, asked.seeds, asked.epochs, chosen_before(asked.chosen))
     if asked.out is not None:
-        asked.out.parent.mkdir(parents=True, exist_ok=True)
-        asked.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write(asked.out, rows)
+        write(asked.out.with_name(f"{asked.out.stem}-differences.jsonl"), apart)
     print(markdown(*long_table([row for row in rows if "accuracy" in row])))
+    print("\n".join(row["words"] for row in apart))
     return 0
 
 

@@ -35,7 +35,9 @@ class Scaling(NamedTuple):
         return cls(mean, np.where(constant, 1.0, std))
 
     def apply(self, x: Any) -> Rows:
-        """The user's matrix, scaled, in float32."""
+        """The user's matrix, scaled, in float32; sparse rows that must be shifted become dense."""
+        if sparse.issparse(x) and (self.shift.any() or np.ptp(self.scale) > 0):
+            x = x.toarray()
         if sparse.issparse(x):
             return SparseRows(sparse.csr_matrix((x / self.scale[0]).astype(np.float32)))
         scaled = x - self.shift.astype(x.dtype)
