@@ -257,3 +257,16 @@ def test_docstring_examples():
     result = doctest.testmod(metrics)
     assert result.attempted >= 8
     assert result.failed == 0
+
+
+@pytest.mark.parametrize(
+    "kinds", [(torch.float32, torch.float32), (torch.float32, torch.float64), (torch.float16,) * 2]
+)
+def test_the_kind_of_number_does_not_matter(kinds):
+    """Ranked as float32 or as float64, ties between the sides included."""
+    draws = torch.Generator().manual_seed(3)
+    id_scores, ood_scores = ((torch.randn(n, generator=draws) * 8).round() / 8 for n in (300, 200))
+    given = {"id_scores": (id_scores + 0.5).to(kinds[0]), "ood_scores": ood_scores.to(kinds[1])}
+    before = {name: scores.clone() for name, scores in given.items()}
+    assert summary(**given) == summary(**{name: scores.double() for name, scores in given.items()})
+    assert all(torch.equal(given[name], before[name]) for name in given)  # sorting in place is ours, not the caller's

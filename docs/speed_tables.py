@@ -1,0 +1,257 @@
+"""The parts of docs/performance.md that come from benchmarks/results/: one function a subject, newest file first.
+
+Each says how its figures stand against what was asked for: reached, or not reached.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
+
+
+def newest(subject: str, device: str) -> dict[str, Any]:
+    """The latest results file of a subject; `device` is cpu, or gpu for any other."""
+    files = sorted(RESULTS.glob(f"*-{subject}.json"))
+    mine = [path for path in files if path.name.endswith(f"-cpu-{subject}.json") == (device == "cpu")]
+    if not mine:
+        raise FileNotFoundError(f"no results of {subject!r} on a {device}; run benchmarks/bench_{subject}.py --out")
+    found: dict[str, Any] = json.loads(mine[-1].read_text())
+    return found
+
+
+def markdown(header: Sequence[str], lines: Sequence[Sequence[object]], words: int = 1) -> str:
+    """A Markdown table; the first `words` columns to the left, the others to the right."""
+    rule = ["---" if place < words else "---:" for place in range(len(header))]
+    return "\n".join("| " + " | ".join(map(str, cells)) + " |" for cells in (header, rule, *lines)) + "\n"
+
+
+def verdict(good: bool, figure: str, asked: str) -> str:
+    return f"{asked}: {'reached' if good else 'not reached'}, {figure}."
+
+
+def how(result: dict[str, Any], *more: str) -> str:
+    """One line: machine, versions, load, and what else matters."""
+    versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
+    return f"{'; '.join([result['device'], versions, *more])}; load {result['load']}, {result['date']}."
+
+
+def demo() -> str:
+    result = newest("demo", "cpu")
+    lines = [
+        [row["variant"], f"{row['cpu_s']:.2f}", f"{row['cpu_over_farout']:.2f}", f"{row['wall_over_farout']:.2f}"]
+        for row in result["medians"]
+    ]
+    by = {row["variant"]: row for row in result["medians"]}
+    own, alone = by["farout"]["cpu_s"], by["the steps alone"]["cpu_s"]
+    others = {name: row for name, row in by.items() if name.startswith("DataLoader")}
+    slowest = min(row["cpu_over_farout"] for row in others.values())
+    beyond = " and ".join(f"{row['cpu_s'] - alone:.1f} s" for row in others.values())
+    text = verdict(slowest >= result["target"], f"{slowest:.2f}", f"At least {result['target']:g} times as fast")
+    share = [round(100 * result["convolution_share"][way]) for way in ("backward", "forward")]
+    return (
+        markdown(["loop", "CPU seconds", "times farout's", "in wall time"], lines)
+        + f"\n{text} Beyond the steps, which all have in common, farout takes {own - alone:.1f} s with its logs, "
+        f"checkpoints and calibration, and the two DataLoader loops {beyond}. "
+        f"Of the steps {share[0]} % is torch's convolution backward and {share[1]} % its forward, which every loop "
+        "calls alike.\n" + how(result, f"{result['rounds']} interleaved rounds, {result['threads']} thread") + "\n"
+    )
+
+
+def imports() -> str:
+    result = newest("import", "cpu")
+    lines = [
+        [f"`{row['what']}`", f"{row['cpu_s']:.3f}", "yes" if row["loads_torch"] else "no"] for row in result["rows"]
+    ]
+    beyond, soon, asked = result["farout_beyond_torch_s"], result["help_s"], result["target"]
+    took = {row["what"]: row["cpu_s"] for row in result["rows"]}
+    itself = took["import farout"] - took["python"]
+    names = took["farout.train, farout.Detector"] - took["import torch"]
+    text = [
+        verdict(
+            beyond < asked["farout_beyond_torch_s"],
+            f"{beyond:.3f} s, the difference of two whole processes, and {itself:.3f} s where torch is not loaded",
+            f"`import farout` under {asked['farout_beyond_torch_s']} s beyond `import torch`",
+        ),
+        verdict(soon < asked["help_s"], f"{soon:.2f} s", f"`farout --help` under {asked['help_s']:g} s"),
+    ]
+    text.append(
+        f"That is lazy: the first use of `farout.train` and `farout.Detector` takes {names:.2f} s beyond torch."
+    )
+    table, taken = markdown(["process", "CPU seconds", "loads torch"], lines), f"median of {result['rounds']} processes"
+    return f"{table}\n{' '.join(text)}\n{how(result, taken)}\n"
+
+
+def metrics() -> str:
+    result = newest("metrics", "cpu")
+    lines = [
+        [
+            row["kind"],
+            row["variant"],
+            f"{row['cpu_s']:.2f}",
+            f"{row['cpu_times_sklearn']:.1f}",
+            f"{row['peak_gb']:.2f}",
+        ]
+        for row in result["rows"]
+    ]
+    ours, asked = [row for row in result["rows"] if row["variant"] == "farout"], result["target"]
+    slowest, most = min(row["cpu_times_sklearn"] for row in ours), max(row["peak_gb"] for row in ours)
+    text = [
+        verdict(slowest >= asked["times_sklearn"], f"{slowest:.1f}", f"{asked['times_sklearn']:g} times as fast"),
+        verdict(most < asked["peak_gb"], f"{most:.2f} GB", f"Under {asked['peak_gb']:g} GB"),
+    ]
+    rounds = f"{result['scores_a_side']:,} scores a side, {result['rounds']} interleaved rounds"
+    table = markdown(["scores", "library", "CPU seconds", "times scikit-learn's speed", "peak GB"], lines, 2)
+    return f"{table}\n{' '.join(text)}\n{how(result, rounds)}\n"
+
+
+def knn(device: str) -> str:
+    result = newest("knn", device)
+    lines = [
+        [
+            f"{row['bank']:,} x {row['features']}, k = {row['k']}, {row['queries']:,} queries",
+            row["variant"],
+            f"{1e3 * row['seconds']:,.1f}",
+            f"{row['farout_over_it']:.2f}",
+        ]
+        for row in result["knn"]
+    ]
+    faiss = [row["farout_over_it"] for row in result["knn"] if row["variant"].startswith("faiss")]
+    plain = [row["farout_over_it"] for row in result["knn"] if row["variant"].startswith("torch")]
+    if device == "cpu":
+        asked = result["target"]["farout_over_faiss"]
+        text = verdict(max(faiss) <= asked, f"{max(faiss):.2f} at most", f"No slower than FAISS by more than {asked}")
+    else:
+        text = verdict(max(plain) < 1, f"{max(plain):.2f} of its time at most", "Faster than torch.cdist and topk")
+    held = result["mahalanobis"][-1]
+    text += (
+        f" Mahalanobis of {held['rows']:,} rows at once raises the process's memory by {held['rise_mb']:.0f} MB, where "
+        f"a matrix of B x B would take {held['square_mb']:,.0f} MB."
+    )
+    table, rounds = (
+        markdown(["bank, queries at once", "search", "ms", "farout's time over it"], lines, 2),
+        result["rounds"],
+    )
+    return f"{table}\n{text}\n{how(result, result['clock'], f'{rounds} interleaved rounds')}\n"
+
+
+def growth(device: str) -> str:
+    result = newest("growth", device)
+    lines = []
+    for name, curve in result["curves"].items():
+        (least, short), (most, long) = curve["points"][0], curve["points"][-1]
+        law = curve["fit"]
+        sizes, times = f"{least:,} to {most:,}", f"{1e3 * short:.2f} to {1e3 * long:.2f}"
+        lines.append([name, law["law"], sizes, times, f"{law['r2']:.4f}", f"{100 * law['worst_residual']:.0f} %"])
+    table = markdown(["curve", "law", "sizes", "ms", "R²", "worst residual"], lines, 2)
+    failed = "".join(f"Not measured: {name} ({why}).\n" for name, why in result.get("failed", {}).items())
+    taken = f"medians of {result['rounds']} interleaved rounds"
+    return f"{table}\n{failed}{how(result, result['clock'], taken)}\n"
+
+
+def runs() -> str:
+    result = newest("runs", "gpu")
+    lines = [
+        [
+            row["recipe"],
+            f"{row['epochs_measured']} of {row['epochs_whole']}",
+            f"{row['seconds']:.0f}",
+            f"{row['seconds_whole']:.0f}",
+            f"{row['images_per_second']:,.0f}",
+            f"{row['cold_first_step_s']:.1f}",
+            f"{row['warm_first_step_s']:.1f}",
+            f"{row['checkpoints_s']:.1f}",
+            f"{row['evaluation_s']:.1f}",
+        ]
+        for row in result["runs"]
+    ]
+    asked = result["target"]
+    keys = "seconds_whole", "cold_first_step_s", "warm_first_step_s"
+    whole, cold, warm = (max(row[key] for row in result["runs"]) for key in keys)
+    cold_asked, warm_asked = asked["cold_first_step_s"], asked["warm_first_step_s"]
+    part = any(row["fraction"] < 1 for row in result["runs"])
+    figure = f"{whole:.0f} s" + (", reckoned from a part of the epochs" if part else "")
+    text = [
+        verdict(whole <= asked["seconds"], figure, f"A whole run in {asked['seconds']} s"),
+        verdict(cold <= cold_asked, f"{cold:.1f} s", f"The first step within {cold_asked} s cold"),
+        verdict(warm <= warm_asked, f"{warm:.1f} s", f"The first step within {warm_asked} s with a warm cache"),
+    ]
+    header = ["run", "epochs", "s", "s in all", "images/s", "cold", "warm", "checkpoints", "evaluation"]
+    options = [f"train.engine={result['engine']}", f"train.precision={result['precision']}"]
+    options += [f"net.kernels={result['kernels']}"] if result["kernels"] else []
+    options += [f"method.search={result['search']}"] if result["search"] else []
+    return f"{markdown(header, lines)}\n{' '.join(text)}\n{how(result, ' '.join(options))}\n"
+
+
+def loader() -> str:
+    result = newest("loader", "gpu")
+    lines = [
+        [
+            row["workers"],
+            f"{row['images_per_second']:,.0f}",
+            *(f"{row[k]:.2f}" for k in ("efficiency", "share_of_needed")),
+        ]
+        for row in result["rows"]
+    ]
+    needed = result["needed_images_per_second"]
+    best = max(row["images_per_second"] for row in result["rows"])
+    text = verdict(best >= needed, f"{best:,.0f}", f"The {needed:,.0f} images/s of the ResNet-50 step")
+    text += f" What limits it: {result['limit']}."
+    one = result["decode_one_core_images_per_second"]
+    rounds = f"{result['usable_cores']} cores, of which one alone decodes {one:.0f} images/s"
+    table = markdown(["workers", "images/s", "of what the cores decode", "of what the step takes"], lines)
+    return f"{table}\n{text}\n{how(result, rounds)}\n"
+
+
+def determinism() -> str:
+    result = newest("determinism", "gpu")
+    groups: dict[str, list[str]] = {}
+    for row in result["rows"]:
+        groups.setdefault(row["verdict"], []).append(f"{row['method']} ({row['engine']})")
+    lines = [[name, len(methods), ", ".join(methods)] for name, methods in groups.items()]
+    errors = "".join(f"{row['method']}: {row['error']}\n" for row in result["rows"] if row["verdict"] == "error")
+    return f"{markdown(['verdict', 'how many', 'methods'], lines, 3)}\n{errors}{how(result)}\n"
+
+
+def fused() -> str:
+    """Norms and convolutions of a WRN-40-2 step, kernel by kernel."""
+    result = newest("fused", "gpu")
+    lines = []
+    for row in result["norms"]:
+        side = f"{row['norm']}, {' x '.join(map(str, row['shape']))}"
+        for way in ("forward", "backward"):
+            times = row[f"{way}_us"], row[f"plain_{way}_us"], row[f"floor_{way}_us"]
+            lines.append([f"norm {side}, {way}", *(f"{time:.1f}" for time in times)])
+    for row in result["convolutions"]:
+        floor = f"{row['floor']:.1f}" if "floor" in row else ""
+        lines.append([row["what"], f"{row['ours']:.1f}", f"{row['cudnn']:.1f}", floor])
+    rate = f"{result['copy_bytes_per_second'] / 1e12:.1f} TB/s"
+    words = (
+        f"Microseconds a call, bf16, 384 images; the floor is the bytes at {rate}, as an activation is copied. "
+        f"The cache holds a part of them, so a call may be quicker. {result['device']}, torch {result['torch']}."
+    )
+    return f"{markdown(['what', 'fused', 'torch', 'floor'], lines)}\n{words}\n"
+
+
+def sharing() -> str:
+    result = newest("sharing", "gpu")
+    lines = [[row["processes"], row["mps"], f"{row['images_per_second']:,.0f}"] for row in result["rows"]]
+    return f"{markdown(['trainings at a time', 'MPS', 'images/s in sum'], lines)}\n{result['note']}\n"
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "fused-speed": fused,
+    "sharing": sharing,
+    "demo-speed": demo,
+    "import-speed": imports,
+    "metrics-speed": metrics,
+    "knn-speed": partial(knn, "cpu"),
+    "growth": partial(growth, "cpu"),
+    "knn-speed-gpu": partial(knn, "gpu"),
+    "growth-gpu": partial(growth, "gpu"),
+    "runs-speed": runs,
+    "loader-speed": loader,
+    "determinism": determinism,
+}
