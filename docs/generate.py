@@ -19,6 +19,10 @@ from farout.report.table import COLUMNS, long_table, markdown, ordered, seed_mea
 from farout.training.log import read_rows
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "docs"))
+
+import evidence_tables  # noqa: E402
+import speed_tables  # noqa: E402
 
 
 def demo_table() -> str:
@@ -109,27 +113,56 @@ def step_speed() -> str:
 
 
 def text_table(features: str) -> str:
-    """The text example's rows, results/text/clinc150-*.jsonl, and how far DAL is from OE, seed by seed."""
+    """The text example's rows, results/text/clinc150-*.jsonl, and how sure the differences by MSP are."""
     rows, lines = read_rows(ROOT / "results" / "text" / f"clinc150-{features}.jsonl"), []
     for method, score in dict.fromkeys((row["method"], row["score"]) for row in rows):
         mine = [row for row in rows if (row["method"], row["score"]) == (method, score)]
         cells = [spread(seed_means(mine, metric)) if metric in mine[0] else "" for metric in COLUMNS]
         lines.append([method, score, *cells])
-    return markdown(["method", "score", *COLUMNS.values()], lines) + "\n" + _text_words(rows)
+    return markdown(["method", "score", *COLUMNS.values()], lines) + "\n" + _text_words(rows, features)
 
 
-def _text_words(rows: list[dict[str, object]]) -> str:
+def _text_words(rows: list[dict[str, object]], features: str) -> str:
     chosen = []
     for method in ordered(row["method"] for row in rows if "l2" in row):
         row = next(row for row in rows if row["method"] == method)
         options = ", ".join(f"{key} {row[key]:g}" for key in ("l2", "alpha", "ps") if key in row)
         chosen.append(f"{method}: {options} (validation AUROC {100 * row['validation_auroc']:.2f})")
-    own = {method: [r for r in rows if (r["method"], r["score"]) == (method, "msp")] for method in ("oe", "dal")}
     apart = [
-        f"{title} {spread([d[metric] - o[metric] for d, o in zip(own['dal'], own['oe'], strict=True)])}"
-        for metric, title in COLUMNS.items()
+        [
+            f"{row['first']} less {row['second']}",
+            COLUMNS[row["metric"]],
+            f"{100 * row['value']:+.2f}",
+            f"{100 * row['low']:+.2f} to {100 * row['high']:+.2f}",
+            f"{row['p']:.3f}" if row["p"] >= 0.001 else "< 0.001",
+        ]
+        for row in read_rows(ROOT / "results" / "text" / f"clinc150-{features}-differences.jsonl")
     ]
-    return f"Chosen on validation data: {'; '.join(chosen)}.\nDAL less OE, seed by seed, by MSP: {', '.join(apart)}.\n"
+    table = markdown(["method", "measure", "Difference", "95 % interval", "p"], apart)
+    return f"Chosen on validation data: {'; '.join(chosen)}.\n\n{table}"
+
+
+def export_parity() -> str:
+    """What exports differ by, score by score, from the newest benchmarks/results/*-cpu-export-parity.json."""
+    path = sorted((ROOT / "benchmarks" / "results").glob("*-cpu-export-parity.json"))[-1]
+    result = json.loads(path.read_text())
+    rows, lines = result["pairs"], []
+    for score in dict.fromkeys(row["score"] for row in rows):
+        mine = [row for row in rows if row["score"] == score]
+        done = {to: [row["score_apart_relative"] for row in mine if row.get("to") == to] for to in ("onnx", "torch")}
+        largest = [f"{max(found):.1e}" if found else "" for found in done.values()]
+        why = dict.fromkeys(row["not_fitted"] for row in mine if "not_fitted" in row)
+        why |= dict.fromkeys(_no_names(row["refused"], row["method"]) for row in mine if "refused" in row)
+        lines.append([score, str(len(done["onnx"])), *largest, "; ".join(why)])
+    table = markdown(["score", "methods", "ONNX", "torch.export", "otherwise"], lines)
+    wrong = sum(row["labels_differ"] + row["verdicts_differ"] for row in rows if "to" in row)
+    made = sum("to" in row for row in rows)
+    words = f"{made} exports, {result['inputs']} images each; labels or verdicts that differ: {wrong}"
+    return f"{table}\n{words} (torch {result['versions']['torch']}, opset {result['opset']}).\n"
+
+
+def _no_names(reason: str, method: str) -> str:
+    return reason.replace(f"that of {method} has", "others have")
 
 
 def probe_speed() -> str:
@@ -151,7 +184,8 @@ PARTS: dict[str, Callable[[], str]] = {"demo": demo_table, "methods": methods_ta
 PARTS |= {"search-speed": search_speed, "step-speed": step_speed}
 PARTS |= {"methods-reference": methods_reference, "scores-reference": scores_reference}
 PARTS |= {"text-minilm": partial(text_table, "minilm"), "text-tfidf": partial(text_table, "tfidf")}
-PARTS |= {"probe-speed": probe_speed}
+PARTS |= {"export-parity": export_parity}
+PARTS |= {"probe-speed": probe_speed} | speed_tables.PARTS | evidence_tables.PARTS
 
 
 def filled(text: str) -> str:

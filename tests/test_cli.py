@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from farout.catalogue import KINDS
 from farout.cli import main
 from farout.data.named import open_named
 from farout.methods import OE
@@ -113,12 +115,12 @@ def test_discrepancy(cli, tiny_run):
     assert "Theorem 3" in out
 
 
-@pytest.mark.parametrize("kind", ["methods", "scores", "nets", "sets", "recipes", "protocols"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_list(cli, kind):
     code, out, _ = cli("list", kind, "--json")
     assert code == 0
     names = [row["name"] for row in json.loads(out)]
-    assert len(names) >= 3
+    assert len(names) >= 2
     code, text, _ = cli("list", kind)
     assert code == 0
     assert names[0] in text
@@ -139,6 +141,18 @@ def test_data_check(cli, tmp_path):
     code, _, err = cli("data", "check", "cifar10", "--root", tmp_path)
     assert code == 1
     assert "cifar-10-batches-bin" in err
+
+
+def test_data_check_of_a_part(cli, tmp_path):
+    """A shortened copy of a public set is fine, and said to be one; --strict wants all of it."""
+    np.savez(tmp_path / "isun.npz", images=np.zeros((12, 32, 32, 3), np.uint8))
+    code, out, _ = cli("data", "check", "isun", "--root", tmp_path)
+    assert code == 0
+    assert "Verdict    fine; 12 images, and the published set has 8,925: a part" in out
+    assert cli("data", "check", "isun", "--root", tmp_path, "--strict")[0] == 1
+    np.savez(tmp_path / "isun.npz", images=np.zeros((8925, 2, 2, 3), np.uint8))
+    code, out, _ = cli("data", "check", "isun", "--root", tmp_path, "--strict")
+    assert (code, out.splitlines()[-1]) == (0, "Verdict    fine")
 
 
 @pytest.mark.parametrize(
