@@ -1,7 +1,11 @@
-"""What several tests share: one tiny finished run of the demo's recipe, trained once."""
+"""What several tests share: one tiny finished run of the demo's recipe, trained once, and the command line."""
+
+import io
+import sys
 
 import pytest
 
+from farout.cli import main
 from farout.config import Config
 from farout.run import Run, train
 
@@ -24,3 +28,21 @@ def tiny_config() -> Config:
 def tiny_run(tmp_path_factory, tiny_config) -> Run:
     """A finished run; do not write into its folder."""
     return train(tiny_config, run=tmp_path_factory.mktemp("tiny") / "run")
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys):
+    """Run the command line in this process: (exit code, standard output, standard error)."""
+
+    def call(*arguments: object, stdin: str | io.TextIOBase = "") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["farout", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin) if isinstance(stdin, str) else stdin)
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call

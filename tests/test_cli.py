@@ -15,28 +15,10 @@ import torch
 from PIL import Image
 
 from farout.catalogue import KINDS
-from farout.cli import main
 from farout.data.named import open_named
 from farout.methods import OE
 
 TINY = ["net.width=4", "data.batch_size=100", "data.outlier_batch_size=50", "train.epochs=1", "train.device=cpu"]
-
-
-@pytest.fixture
-def cli(monkeypatch, capsys):
-    """Run the command line in this process: (exit code, standard output, standard error)."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["farout", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
 
 
 def test_train_eval_score(cli, tmp_path, tiny_run):

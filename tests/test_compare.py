@@ -17,7 +17,6 @@ import pytest
 import farout.cli.bench
 import farout.compare as compare_module
 from farout import jobs, metrics
-from farout.cli import main
 from farout.compare import How, compare
 from farout.config import Config
 from farout.entries import Entry, _derived, changed, check_overrides, recipe_of, score_of, training
@@ -440,21 +439,6 @@ def test_an_interrupt_asks_every_process_once_and_waits(tmp_path, monkeypatch):
 
 
 # ---- the command line
-
-
-@pytest.fixture
-def cli(monkeypatch, capsys):
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["farout", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
 
 
 def test_compare_and_table_commands(cli, done, place, tmp_path, monkeypatch):

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import os
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from PIL import Image
 
 import farout.cli.ship  # registers the commands
 from farout import examples
-from farout.cli import main
 from farout.data.named import open_named
 from farout.errors import ConfigError, DataError
 from farout.export import export
@@ -22,22 +20,6 @@ from farout.scoring import judge, samples
 from farout.verdict_files import COLUMNS, CsvFile, JsonlFile, continue_file, kind_of
 
 assert farout.cli.ship
-
-
-@pytest.fixture
-def cli(monkeypatch, capsys):
-    def call(*arguments: object, stdin: str | io.TextIOBase = "") -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["farout", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin) if isinstance(stdin, str) else stdin)
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
 
 
 @pytest.fixture

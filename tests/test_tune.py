@@ -540,33 +540,20 @@ def test_without_optuna_it_says_what_to_install(monkeypatch):
         tune.tune("demo/oe")
 
 
-def test_the_command(tmp_path, monkeypatch, capsys):
-    from farout.cli import main, tuning  # noqa: F401
-
+def test_the_command(cli, tmp_path, monkeypatch):
     (tmp_path / "mine.yaml").write_text("optim.lr: [0.02, 0.1]\n")
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["farout", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
     base = ["tune", "demo/oe", *TINY, "--space", tmp_path / "mine.yaml", "--run", tmp_path / "study"]
-    code, out, err = call(*base, "--trials", 2)
+    code, out, err = cli(*base, "--trials", 2)
     assert code == 0, err
     best = next(line for line in out.splitlines() if line.startswith("Best")).split()[1:]
     assert all(parse_override(override) for override in best)
     assert "farout train" in out
     assert "trial 1: FPR95" in err
-    code, out, _ = call(*base, "--trials", 2, "--test")
+    code, out, _ = cli(*base, "--trials", 2, "--test")
     assert code == 0
     assert "unseen-digits" in out
     count_trainings(monkeypatch, lambda count: os.kill(os.getpid(), signal.SIGINT))
-    code, _, err = call(*base[:-1], tmp_path / "other")
+    code, _, err = cli(*base[:-1], tmp_path / "other")
     assert code == 130
     assert "The same command goes on" in err
-    assert "Example" in call("tune", "--help")[1]
+    assert "Example" in cli("tune", "--help")[1]

@@ -420,25 +420,6 @@ def test_sets_that_cannot_be_fetched_say_how_to_get_them():
     assert origin("DTD").name == "textures"
 
 
-@pytest.fixture
-def cli(monkeypatch, capsys):
-    import sys
-
-    from farout.cli import data_tools, main  # noqa: F401
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["farout", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
-
-
 def test_the_command(cli, site, tmp_path, monkeypatch):
     body = tarred([("dtd/images/a.txt", b"a")])
     toy = Origin("textures", (remote(site, body, "tar", "dtd"),), "free for all", "Nobody, Nowhere, 1999", "A note.")

@@ -11,24 +11,10 @@ from farout.data.loaders import Resident
 from farout.errors import ConfigError
 from farout.methods.atom import ATOM, attack, log_odds
 from farout.nets import Net, Normalise
-from farout.nets.make import make_net
 from farout.training.descent import Descent, Objective
 from farout.types import Batch
 
 SPEC = {"name": "small-conv", "num_classes": 4, "in_channels": 1, "width": 4, "mean": [0.5], "std": [0.5]}
-
-
-@pytest.fixture
-def net():
-    torch.manual_seed(0)
-    return make_net(SPEC)
-
-
-@pytest.fixture
-def batch():
-    torch.manual_seed(1)
-    x, x_out = (torch.randint(256, (n, 1, 8, 8), dtype=torch.uint8) for n in (6, 8))
-    return Batch(x, torch.tensor([0, 1, 2, 0, 1, 2]), x_out)
 
 
 def linear_net(weight):

@@ -16,19 +16,6 @@ from farout.types import Batch
 SPEC = {"name": "small-conv", "num_classes": 3, "in_channels": 1, "width": 4, "mean": [0.5], "std": [0.5]}
 
 
-@pytest.fixture
-def net():
-    torch.manual_seed(0)
-    return make_net(SPEC)
-
-
-@pytest.fixture
-def batch():
-    torch.manual_seed(1)
-    x, x_out = (torch.randint(256, (n, 1, 8, 8), dtype=torch.uint8) for n in (6, 8))
-    return Batch(x, torch.tensor([0, 1, 2, 0, 1, 2]), x_out)
-
-
 def ready(net, **arguments):
     """DOE past its warm-up."""
     method = DOE(**{"warmup": 0, **arguments})

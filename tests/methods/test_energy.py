@@ -8,24 +8,9 @@ import torch
 from farout.components import make
 from farout.errors import ConfigError
 from farout.methods.energy import EnergyOE
-from farout.nets.make import make_net
 from farout.training.descent import Descent, Objective
-from farout.types import Batch
 
 SPEC = {"name": "small-conv", "num_classes": 3, "in_channels": 1, "width": 4, "mean": [0.5], "std": [0.5]}
-
-
-@pytest.fixture
-def net():
-    torch.manual_seed(0)
-    return make_net(SPEC)
-
-
-@pytest.fixture
-def batch():
-    torch.manual_seed(1)
-    x, x_out = (torch.randint(256, (n, 1, 8, 8), dtype=torch.uint8) for n in (6, 8))
-    return Batch(x, torch.tensor([0, 1, 2, 0, 1, 2]), x_out)
 
 
 def test_terms_equal_a_loop_in_float64(net, batch):

@@ -7,17 +7,10 @@ import torch
 import torch.nn.functional as F
 
 from farout.methods.logitnorm import LogitNorm, unit_logits
-from farout.nets.make import make_net
 from farout.training.descent import Descent, Objective
 from farout.types import Batch
 
 SPEC = {"name": "small-conv", "num_classes": 3, "in_channels": 1, "width": 4, "mean": [0.5], "std": [0.5]}
-
-
-@pytest.fixture
-def net():
-    torch.manual_seed(0)
-    return make_net(SPEC)
 
 
 @pytest.fixture

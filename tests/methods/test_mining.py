@@ -7,15 +7,8 @@ from farout import distributed
 from farout.data.arrays import ArraySet
 from farout.data.loaders import Resident, Streamed
 from farout.methods.mining import draw_pool, score_pool, take_ranks
-from farout.nets.make import make_net
 
 SPEC = {"name": "small-conv", "num_classes": 3, "in_channels": 1, "width": 4, "mean": [0.5], "std": [0.5]}
-
-
-@pytest.fixture
-def net():
-    torch.manual_seed(0)
-    return make_net(SPEC)
 
 
 @pytest.fixture

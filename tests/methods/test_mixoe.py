@@ -8,17 +8,10 @@ import torch
 from farout.errors import ConfigError
 from farout.methods.mixoe import MixOE, blend, paste
 from farout.nets import Net
-from farout.nets.make import make_net
 from farout.training.descent import Descent, Objective
 from farout.types import Batch
 
 SPEC = {"name": "small-conv", "num_classes": 3, "in_channels": 1, "width": 4, "mean": [0.5], "std": [0.5]}
-
-
-@pytest.fixture
-def net():
-    torch.manual_seed(0)
-    return make_net(SPEC)
 
 
 @pytest.fixture

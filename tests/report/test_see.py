@@ -1,7 +1,6 @@
 """From run folders to a report: what the networks say, and what is said when they cannot be asked."""
 
 import shutil
-import sys
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from synthetic_runs import write_run
 
 import farout.cli.see
 from farout import see
-from farout.cli import main
 from farout.data.named import open_named
 from farout.detector import Detector
 from farout.errors import CheckpointError
@@ -102,21 +100,6 @@ def test_the_start_named_by_the_run_is_what_was_before(trained, tmp_path):
 def test_a_folder_without_runs(tmp_path):
     with pytest.raises(CheckpointError, match="no runs in .*farout train"):
         see.make_report([tmp_path])
-
-
-@pytest.fixture
-def cli(monkeypatch, capsys):
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["farout", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
 
 
 def test_the_commands(cli, three, tmp_path):

@@ -1,7 +1,5 @@
 """DAL: outlier exposure on the worst case inside a Wasserstein ball around the auxiliary outliers."""
 
-from dataclasses import replace
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,7 +10,7 @@ from farout.losses import ce_to_uniform
 from farout.methods.base import Method, forward_pair
 from farout.nets.net import Net
 from farout.types import Batch, Terms
-from farout.worst_case import COSTS, RULES, SEARCHES, DualVariable
+from farout.worst_case import SEARCHES, DualVariable, rule_of
 from farout.worst_case.certificate import efficiency, head_constants
 
 
@@ -52,11 +50,7 @@ class DAL(Method):
         warmup: int = 0,
     ) -> None:
         super().__init__()
-        chosen = choose("rule", RULES, rule)
-        if cost is not None:
-            choose("cost", COSTS, cost)
-            chosen = replace(chosen, cost=cost)
-        self.rule, self.search = chosen, choose("search", SEARCHES, search)
+        self.rule, self.search = rule_of(rule, cost), choose("search", SEARCHES, search)
         self.alpha, self.num_search, self.ps, self.warmup = alpha, num_search, ps, warmup
         self.dual = DualVariable(rho, beta, gamma0, gamma_max)
         self.register_buffer("epoch", torch.tensor(0))

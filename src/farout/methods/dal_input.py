@@ -1,17 +1,14 @@
 """DAL with the ball around the images themselves, which the paper discusses and rejects; for comparison."""
 
-from dataclasses import replace
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from farout.components import choose
 from farout.losses import ce_to_uniform
 from farout.methods.base import Method, forward_pair
 from farout.nets.net import Net, pixels
 from farout.types import Batch, Terms
-from farout.worst_case import COSTS, RULES, DualVariable, autograd_search
+from farout.worst_case import DualVariable, autograd_search, rule_of
 
 
 class _FromPixels(nn.Module):
@@ -48,11 +45,7 @@ class DALInput(Method):
         cost: str | None = None,
     ) -> None:
         super().__init__()
-        chosen = choose("rule", RULES, rule)
-        if cost is not None:
-            choose("cost", COSTS, cost)
-            chosen = replace(chosen, cost=cost)
-        self.rule, self.alpha, self.num_search, self.ps = chosen, alpha, num_search, ps
+        self.rule, self.alpha, self.num_search, self.ps = rule_of(rule, cost), alpha, num_search, ps
         self.dual = DualVariable(rho, beta, gamma0, gamma_max)
 
     def loss(self, net: Net, batch: Batch) -> Terms:

@@ -14,6 +14,7 @@ from farout.worst_case.search import (
     Worst,
     autograd_search,
     closed_form_search,
+    rule_of,
 )
 from farout.worst_case.triton_search import triton_search
 
@@ -36,5 +37,6 @@ __all__ = [
     "Worst",
     "autograd_search",
     "closed_form_search",
+    "rule_of",
     "triton_search",
 ]

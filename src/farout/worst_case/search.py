@@ -8,12 +8,13 @@ are values of `SearchRule`. Every search has the signature of `autograd_search`,
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from farout.components import choose
 from farout.losses import ce_to_uniform
 
 
@@ -109,6 +110,15 @@ PROXIMAL = SearchRule(start="zero", start_scale=0.0, cost="l1", step="proximal",
 """Raw gradient, soft-threshold for the penalty."""
 
 RULES: Mapping[str, SearchRule] = {"reference": REFERENCE, "paper": PAPER, "proximal": PROXIMAL}
+
+
+def rule_of(name: str, cost: str | None = None) -> SearchRule:
+    """A rule by name, with another cost than its own if one is named."""
+    rule = choose("rule", RULES, name)
+    if cost is None:
+        return rule
+    choose("cost", COSTS, cost)
+    return replace(rule, cost=cost)
 
 
 class Search(Protocol):
