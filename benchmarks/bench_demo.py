@@ -3,15 +3,16 @@
     python benchmarks/bench_demo.py --out benchmarks/results
     python benchmarks/bench_demo.py --quick                    2 epochs
 
-Two numbers first. The demo's network (small-conv, width 16, on 8 x 8) takes 3.4 MFLOP an image and training step, 0.65
-GFLOP for 64 + 128 images: 6 ms on one core at 100 GFLOP/s. A batch is 12 kB of pixels: what a per-image pipeline costs
+Two numbers first. The demo's network (small-conv, width 16, on 8 x 8) takes 0.92 MFLOP an image and training step, 0.18
+GFLOP for 64 + 128 images: 4 ms on one core at 45 GFLOP/s. A batch is 12 kB of pixels: what a per-image pipeline costs
 is neither arithmetic nor bytes but calls, some 50 µs an image.
 
 Both train demo/ce, then demo/dal from it: the same network, data, optimiser, schedule, number of steps and losses, with
 DAL's own code for the search. Ours is `farout.train` with what it does besides: log, checkpoints, calibration. Theirs
 is a set with a padded random crop of each image in __getitem__, scaled and normalised there as well, two shuffled
-DataLoaders side by side, num_workers 0 and 2, persistent. No logs and no checkpoints are asked of it. "The steps alone"
-are as many forwards, backwards and optimiser steps on a batch that is already there: what no loop can save.
+DataLoaders side by side, num_workers 0 and 2, persistent, and the network with nn.Conv2d alone (net.kernels: plain). No
+logs and no checkpoints are asked of it. "The steps alone" are as many forwards, backwards and optimiser steps on a
+batch that is already there, with either network: what no loop can save.
 
 Runs are interleaved; CPU seconds of all threads and of worker processes, and wall seconds. OMP_NUM_THREADS=1 makes the
 first exact on a crowded machine.
@@ -107,8 +108,8 @@ def endless(loader: Any) -> Any:
             yield x
 
 
-def configs(epochs: int | None) -> dict[str, Config]:
-    changes = ["train.device=cpu", *([f"train.epochs={epochs}"] if epochs else [])]
+def configs(epochs: int | None, kernels: str) -> dict[str, Config]:
+    changes = ["train.device=cpu", f"net.kernels={kernels}", *([f"train.epochs={epochs}"] if epochs else [])]
     return {name: Config.load(f"demo/{name}", changes) for name in ("ce", "dal")}
 
 
@@ -124,14 +125,14 @@ def ours(epochs: int | None) -> None:
 
 def theirs(epochs: int | None, workers: int) -> None:
     start = None
-    for config in configs(epochs).values():
+    for config in configs(epochs, "plain").values():
         net = eager(config, workers, start)
         start = {**net.state_dict()} if start is None else start
 
 
-def steps_alone(epochs: int | None) -> None:
+def steps_alone(epochs: int | None, kernels: str) -> None:
     """What no loop can save: the same number of forwards, backwards and optimiser steps, on one batch that is there."""
-    for config in configs(epochs).values():
+    for config in configs(epochs, kernels).values():
         data, splits = config.data, build.id_splits(config.data)
         net = build.net(config, len(splits.train.classes)).to(memory_format=torch.channels_last).train()
         method = METHODS[config.method["name"]](**{k: v for k, v in config.method.items() if k != "name"})
@@ -146,11 +147,11 @@ def steps_alone(epochs: int | None) -> None:
 
 
 def convolution_share() -> Row:
-    """Which share of the steps' CPU time is torch's convolutions, forward and backward."""
+    """Which share of the plain steps' CPU time is torch's convolutions, forward and backward."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU]) as seen:
-        steps_alone(1)
+        steps_alone(1, "plain")
     spent = {event.key: event.self_cpu_time_total for event in seen.key_averages()}
     whole = sum(spent.values())
     backward = spent.get("aten::convolution_backward", 0.0)
@@ -181,7 +182,8 @@ def main() -> int:
         "farout": lambda: ours(epochs),
         "DataLoader, num_workers=0": lambda: theirs(epochs, 0),
         "DataLoader, num_workers=2": lambda: theirs(epochs, 2),
-        "the steps alone": lambda: steps_alone(epochs),
+        "the steps alone": lambda: steps_alone(epochs, "gemm"),
+        "the steps alone, nn.Conv2d": lambda: steps_alone(epochs, "plain"),
     }
     ours(1)  # data are made and libraries loaded before the clock runs
     rows = []
@@ -191,7 +193,11 @@ def main() -> int:
             print(rows[-1], flush=True)
     lines = medians(rows)
     result = about() | {"threads": torch.get_num_threads(), "rounds": rounds, "quick": asked.quick, "target": TARGET}
-    result |= {"epochs": {name: c.train.epochs for name, c in configs(epochs).items()}, "medians": lines, "runs": rows}
+    result |= {
+        "epochs": {name: c.train.epochs for name, c in configs(epochs, "gemm").items()},
+        "medians": lines,
+        "runs": rows,
+    }
     result["convolution_share"] = convolution_share()
     write(result, "demo", asked.out)
     shown = [[n["variant"], *(f"{n[k]:.2f}" for k in ("cpu_s", "cpu_over_farout", "wall_s", "wall_over_farout"))]

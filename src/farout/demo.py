@@ -5,11 +5,13 @@ that methods differ in nothing else; all are tested on classes and images that n
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from farout.data.named import open_named
@@ -47,13 +49,25 @@ def demo(folder: Path = Path("runs/demo"), seeds: int = 3, everything: bool = Fa
     """Train and test; a run that is already there is not trained again. `everything` is every method and score."""
     console, rows = Console(stderr=True), []
     names = tuple(METHODS) if everything else BRIEF
-    for seed in range(seeds):
-        for name in names:
-            console.print(f"[dim]{name}, seed {seed}[/dim]")
-            scores: Sequence[Any] = POST_HOC if everything and name in BRIEF else ()
-            rows += evaluate(_run(name, seed, folder), scores=scores)
+    with _one_thread():
+        for seed in range(seeds):
+            for name in names:
+                console.print(f"[dim]{name}, seed {seed}[/dim]")
+                scores: Sequence[Any] = POST_HOC if everything and name in BRIEF else ()
+                rows += evaluate(_run(name, seed, folder), scores=scores)
     rows.sort(key=lambda row: names.index(row["method"]))
     return _leave(folder, rows, everything)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Products this small are no faster with more, far slower where a core is busy, and round otherwise."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _run(name: str, seed: int, folder: Path) -> Run:

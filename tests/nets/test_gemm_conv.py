@@ -27,7 +27,7 @@ def product(monkeypatch):
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("size", SIZES)
 def test_value_and_gradients_are_those_of_conv2d(size, stride, layout):
     torch.manual_seed(0)

@@ -6,22 +6,26 @@ from itertools import pairwise
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from farout.components import choose
+from farout.nets.gemm_conv import CONVOLUTIONS
 from farout.nets.resnet import BasicBlock, init
 
 
 class SmallConvNet(nn.Module):
     """Three 3x3 convolutions for images of 8x8 to 32x32: (B, C, H, W) -> logits (B, K).
 
-    Features (B, 4·width) are mean(ReLU(·)), hence >= 0.
+    Features (B, 4·width) are mean(ReLU(·)), hence >= 0. kernels "gemm" trains faster on CPUs (gemm_conv.py); "plain" is
+    the same function, and what "gemm" is in evaluation, in exports and on GPUs.
     """
 
-    def __init__(self, num_classes: int, in_channels: int = 1, width: int = 16) -> None:
+    def __init__(self, num_classes: int, in_channels: int = 1, width: int = 16, kernels: str = "gemm") -> None:
         super().__init__()
+        conv = choose("kernels", CONVOLUTIONS, kernels)
         self.conv1 = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, 2 * width, 3, stride=2, padding=1, bias=False)
+        self.conv2 = conv(width, 2 * width, 3, stride=2, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(2 * width)
-        self.conv3 = nn.Conv2d(2 * width, 4 * width, 3, stride=2, padding=1, bias=False)
+        self.conv3 = conv(2 * width, 4 * width, 3, stride=2, padding=1, bias=False)
         self.bn3 = nn.BatchNorm2d(4 * width)
         self.fc = nn.Linear(4 * width, num_classes)
         self.apply(init)
