@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from farout.components import choose
 from farout.data.source import Source
 from farout.losses import ce_to_uniform
-from farout.methods.base import Method, forward_pair
+from farout.methods.base import Method
 from farout.nets.net import Net
 from farout.types import Batch, Terms
 from farout.worst_case import SEARCHES, DualVariable, rule_of
@@ -61,9 +61,10 @@ class DAL(Method):
         self.epoch.fill_(epoch)
 
     def loss(self, net: Net, batch: Batch) -> Terms:
-        inlier, outlier = forward_pair(net, batch)
-        z = outlier.features
-        start = z.detach()
+        assert batch.x_out is not None, "this method trains with auxiliary outliers and the batch has none"
+        count = len(batch.x)
+        features = net.embed(torch.cat([batch.x, batch.x_out]))
+        start = features[count:].detach()
         worst = self.search(
             net.head,
             start,
@@ -75,13 +76,16 @@ class DAL(Method):
         )
         self.dual.update(worst.cost)
         p = worst.p * (self.epoch >= self.warmup)
-        risk = ce_to_uniform(net.head(z + p)).mean()
-        self._measure(net, p, (risk - ce_to_uniform(outlier.logits).mean()).detach())
-        return {"ce": F.cross_entropy(inlier.logits, batch.y), "oe": self.alpha * risk}
+        # The head sees inliers and moved outliers at once: two products more than OE would cost more than the search.
+        logits = net.head(torch.cat([features[:count], features[count:] + p]))
+        risk = ce_to_uniform(logits[count:]).mean()
+        self._measure(net, start, p, risk.detach())
+        return {"ce": F.cross_entropy(logits[:count], batch.y), "oe": self.alpha * risk}
 
     @torch.no_grad()
-    def _measure(self, net: Net, p: Tensor, gain: Tensor) -> None:
+    def _measure(self, net: Net, z: Tensor, p: Tensor, risk: Tensor) -> None:
         """What the search won, and which share of what its l1 length could have won at most (linear heads only)."""
+        gain = risk - ce_to_uniform(net.head(z)).mean()
         self.gain.copy_(gain)
         if isinstance(net.head, nn.Linear):
             self.efficiency.copy_(efficiency(gain, p.abs().sum(dim=1).mean(), head_constants(net.head.weight).l))
