@@ -39,12 +39,12 @@ format: install
 clean:
 	rm -rf $(VENV) build dist runs .pytest_cache .mypy_cache .ruff_cache
 
-# The report in a real browser. Chromium is the system's; as root it is installed if it is not there.
+# The report and the server's page in a real browser. Chromium is the system's; as root it is installed if it is not there.
 .PHONY: browser
 browser: install
 	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt playwright
-	OMP_NUM_THREADS=1 $(BIN)/pytest tests/report/test_browser.py
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/report/test_browser.py tests/serve/test_page.py
 
 # The long versions of what CI runs short: 200 kills, ten million images and scores in bounded memory, 100,000 spoilt
 # files a reader. Results go beside the benchmarks'.
