@@ -18,6 +18,7 @@ from farout.data.augment import AUGMENTS
 from farout.data.loaders import LOADERS
 from farout.data.named import open_named
 from farout.data.outliers import auxiliary, without_classes
+from farout.data.overlap import Overlap, guard
 from farout.data.pairs import Pairs
 from farout.data.source import ImageSet, Source
 from farout.detector import read_tensors
@@ -167,6 +168,14 @@ def test_sets(data: DataConfig) -> tuple[ImageSet, dict[str, dict[str, ImageSet]
     """The ID test set, and the OOD test sets by group."""
     groups = {group: dict(_ood_set(data, entry) for entry in entries) for group, entries in data.test.items()}
     return _open(data, data.id, "test"), groups
+
+
+def leaks(data: DataConfig, id_test: ImageSet, groups: dict[str, dict[str, ImageSet]], strict: bool) -> list[Overlap]:
+    """What training and test sets share, pair by pair: a warning for each finding, an error if `strict`."""
+    train = id_splits(data).train
+    outliers = outlier_set(data, train.classes) if data.outliers else None
+    tests = {name: samples for sets in groups.values() for name, samples in sets.items()}
+    return guard(train, outliers, id_test, tests, strict=strict)
 
 
 def _ood_set(data: DataConfig, entry: Any) -> tuple[str, ImageSet]:

@@ -12,7 +12,6 @@ from typing import Any
 
 from farout import build
 from farout.config import Config, DataConfig
-from farout.data.overlap import guard
 from farout.errors import ConfigError, DataError
 from farout.jobs import code, digest, fingerprint, training_data
 from farout.training.checkpoint import write_atomically
@@ -61,10 +60,8 @@ def _remembered(data: DataConfig, cache: Path, tell: Callable[[str], None]) -> l
 
 
 def _look(data: DataConfig) -> list[str]:
-    train = build.id_splits(data).train
-    outliers = build.outlier_set(data, train.classes) if data.outliers else None
-    id_test, groups = build.test_sets(data)
-    tests = {name: samples for sets in groups.values() for name, samples in sets.items()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the lines say it
-        return [str(overlap) for overlap in guard(train, outliers, id_test, tests) if not overlap.clean]
+        return [
+            str(overlap) for overlap in build.leaks(data, *build.test_sets(data), strict=False) if not overlap.clean
+        ]

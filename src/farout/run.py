@@ -19,7 +19,6 @@ from torch import nn
 
 from farout import __version__, build, distributed, seeds
 from farout.config import Config
-from farout.data.overlap import guard
 from farout.data.source import ImageSet
 from farout.detector import Detector, record_metrics
 from farout.errors import CheckpointError, ConfigError
@@ -267,12 +266,8 @@ def _guard(config: Config, id_test: ImageSet, ood_tests: dict[str, dict[str, Ima
     """Look for images that training and test sets share; reads the training sets once."""
     if config.eval.leakage not in ("warn", "refuse", "none"):
         raise ConfigError(f"eval.leakage must be warn, refuse or none, got {config.eval.leakage!r}")
-    if config.eval.leakage == "none":
-        return
-    train_set = build.id_splits(config.data).train
-    pool = build.outlier_set(config.data, train_set.classes) if config.data.outliers else None
-    flat = {name: samples for sets in ood_tests.values() for name, samples in sets.items()}
-    guard(train_set, pool, id_test, flat, strict=config.eval.leakage == "refuse")
+    if config.eval.leakage != "none":
+        build.leaks(config.data, id_test, ood_tests, strict=config.eval.leakage == "refuse")
 
 
 def _load(folder: Path, recipe: str | Path | None) -> Run:

@@ -75,17 +75,16 @@ class DALDeep(Method):
         assert batch.x_out is not None
         layer = inner_layer(net.body, self.layer)
         moved = round(self.share * len(batch.x_out))
-        p, before = self._search(net, layer, batch.x_out[:moved])
+        p = self._search(net, layer, batch.x_out[:moved])
         rows = slice(len(batch.x), len(batch.x) + moved)
         with adding(layer, lambda h: _add_rows(h, p, rows)):
             inlier, outlier = forward_pair(net, batch)
-        risks = ce_to_uniform(outlier.logits)
-        self.gain.copy_((risks[:moved].mean() - before).detach() if moved else risks.new_zeros(()))
-        return {"ce": F.cross_entropy(inlier.logits, batch.y), "oe": self.alpha * risks.mean()}
+        risk = ce_to_uniform(outlier.logits).mean()
+        return {"ce": F.cross_entropy(inlier.logits, batch.y), "oe": self.alpha * risk}
 
-    def _search(self, net: Net, layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The moves p, shaped as the layer's output, and the mean risk before the last linearisation."""
-        training, p, risk = net.training, torch.zeros((), device=x.device), torch.zeros((), device=x.device)
+    def _search(self, net: Net, layer: nn.Module, x: Tensor) -> Tensor:
+        """The moves p, shaped as the layer's output; notes what they gain to first order, mean ⟨∇_h ℓ_OE, p⟩."""
+        training, p = net.training, torch.zeros((), device=x.device)
         net.eval()
         for _ in range(self.num_search if len(x) else 0):
             seen: list[Tensor] = []
@@ -98,8 +97,9 @@ class DALDeep(Method):
                 risk = ce_to_uniform(net(x).logits).sum()  # a sum: each row's gradient is its own
                 [gradient] = torch.autograd.grad(risk, seen[1])
             p = self._move(seen[0], gradient)
+            self.gain.copy_((gradient.float() * p.float()).sum() / len(x))
         net.train(training)
-        return p, risk.detach() / max(1, len(x))
+        return p
 
     def _move(self, h: Tensor, gradient: Tensor) -> Tensor:
         """ρ‖h‖₂ along the direction, row by row; a zero gradient moves nothing."""

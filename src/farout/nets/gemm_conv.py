@@ -1,8 +1,8 @@
 """3x3 convolutions as one matrix product: y = P(x) Wᵀ, where a row of P(x) is the 3x3 patch that an output place sees.
 
-torch's backward of a strided convolution on small images is slow on some CPUs: forward and backward of 192 images of
-8x8 and 16 channels take 14.2 ms on a Neoverse N1 core, as products 5.6 ms. Autograd of the product is two products
-more, dW = gᵀP and Pᵀ(gW), and Pᵀ adds patches where they came from. F.unfold and F.fold would say the same in 8.1 ms.
+torch's backward of a strided convolution on small images is slow on some CPUs: the demo's steps take half the time as
+products (docs/performance.md). Autograd of the product is two products more, dW = gᵀP and Pᵀ(gW), and Pᵀ adds patches
+where they came from. F.unfold and F.fold would say the same, more slowly.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 MOST_PLACES = 256
-"""Output places of an image up to which the product is taken: 2.5 times as fast at 16, 1.3 times at 64, 1.15 at 256."""
+"""Output places of an image up to which the product is taken; the fewer, the more it gains."""
 
 
 class Patches(torch.autograd.Function):
