@@ -19,6 +19,7 @@ from farout import build, tune  # noqa: E402
 from farout.config import Config, parse_override  # noqa: E402
 from farout.data import named  # noqa: E402
 from farout.data.arrays import ArraySet  # noqa: E402
+from farout.data.synthetic import SYNTHETIC  # noqa: E402
 from farout.errors import ConfigError, MissingExtraError, TrainingError  # noqa: E402
 from farout.methods import OE  # noqa: E402
 from farout.spaces import Choices, Range, load_space, parse_space, plain_space, space_names  # noqa: E402
@@ -512,6 +513,38 @@ def test_a_study_is_about_one_thing(tmp_path):
         run(tmp_path, trials=1, overrides=["train.seed=3"])
     with pytest.raises(ConfigError, match="begun with another sampler"):
         run(tmp_path, trials=1, sampler="grid")
+    with pytest.raises(ConfigError, match="begun with another config"):
+        run(tmp_path, trials=1, overrides=["data.validation=[outliers, noise]"])
+
+
+def test_a_study_goes_on_that_was_begun_before_the_recipe_had_all_its_keys(tmp_path):
+    terms, address = terms_of(), f"sqlite:///{tmp_path}/study.db"
+    old = terms.fixed
+    del old["config"]["data"]["validation"]
+    open_study(terms, address).set_user_attr("terms", old)
+    open_study(terms, address)
+    other = Config.load("demo/oe", [*TINY, "data.outlier_held_out=0.1", "data.validation=[noise]"])
+    with pytest.raises(ConfigError, match="begun with another config"):
+        open_study(terms_of(config=other.to_dict()), address)
+
+
+def test_a_study_validated_on_outliers_and_synthetic_sets(tmp_path, cli):
+    (tmp_path / "space.yaml").write_text("method.alpha: [0.5]")
+    options = ["--space", tmp_path / "space.yaml", "--trials", 1, "--run", tmp_path / "study"]
+    code, _, err = cli("tune", "demo/oe", *TINY, "data.validation=[outliers,synthetic]", *options)
+    assert code == 0, err
+    (row,) = (json.loads(line) for line in (tmp_path / "study/trials.jsonl").read_text().splitlines())
+    assert list(row["by_set"]) == ["demo/outliers", *(f"synthetic {name}" for name in SYNTHETIC)]
+    assert row["fpr95_id"] == pytest.approx(sum(row["by_set"].values()) / 7)
+    assert json.loads((tmp_path / "study/study.json").read_text())["config"]["data"]["outlier_held_out"] == 0.1
+
+
+def test_synthetic_sets_alone_hold_no_outliers_out_and_need_none(tmp_path):
+    space = parse_space({"optim.lr": [0.02]})
+    done = run(tmp_path, recipe="demo/ce", overrides=["data.validation=[jigsaw, mean]"], space=space, trials=1)
+    assert list(done.best["by_set"]) == ["synthetic jigsaw", "synthetic mean"]
+    about = json.loads((tmp_path / "study.json").read_text())["config"]["data"]
+    assert (about["outliers"], about["outlier_held_out"]) == (None, 0)
 
 
 @pytest.mark.parametrize(
@@ -523,6 +556,7 @@ def test_a_study_is_about_one_thing(tmp_path):
         ({"pruner": "halving", "space": parse_space({"train.epochs": [1, 2]})}, "leave train.epochs out"),
         ({"trials": 0}, "at least 1"),
         ({"recipe": "demo/ce"}, "set data.outliers"),
+        ({"overrides": ["data.validation=[jigsow]"]}, "unknown validation set 'jigsow'; did you mean 'jigsaw'?"),
         ({"space": parse_space({"trian.epochs": [1, 2]})}, "recipe has no key 'trian'"),
         ({"storage": "nonsense://x"}, "cannot open the study in nonsense://x"),
     ],

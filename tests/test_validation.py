@@ -3,14 +3,18 @@
 import json
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 import torch
 
 import farout
 from farout import build, validation
-from farout.config import Config
-from farout.errors import ConfigError
+from farout.config import Config, DataConfig
+from farout.data.arrays import ArraySet, Subset
+from farout.data.synthetic import SYNTHETIC, synthetic_sets
+from farout.errors import ConfigError, DataError
+from farout.metrics import auroc, fpr_at_tpr
 from farout.training import Checkpoints, Interrupted, load_state, read_rows
 
 TINY = ["net.width=4", "data.batch_size=100", "data.outlier_batch_size=50", "train.epochs=3", "train.device=cpu"]
@@ -124,3 +128,77 @@ def test_without_held_out_outliers_accuracy_decides_and_the_last_epoch_is_looked
 def test_a_wrong_interval_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="validate_every take 1 or more"):
         farout.train("demo/ce", [*TINY, "train.validate_every=0"], run=tmp_path / "run")
+
+
+# On which sets
+
+
+def with_data(config, **changes):
+    return replace(config, data=replace(config.data, **changes))
+
+
+def test_what_is_validated_on_is_named_once():
+    assert validation.wanted(DataConfig()) == ["outliers"]
+    assert validation.wanted(DataConfig(validation=["noise", "outliers"])) == ["noise", "outliers"]
+    found = validation.wanted(DataConfig(validation=["mean", "synthetic"]))
+    assert found[0] == "mean"
+    assert sorted(found) == sorted(SYNTHETIC)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["jigsow"], "unknown validation set 'jigsow'; did you mean 'jigsaw'?"),
+        (["synthetic", {"a": 1}], "unknown validation set"),
+        ([], "names nothing to validate on"),
+    ],
+)
+def test_a_wrong_name_is_told(names, message):
+    with pytest.raises(ConfigError) as error:
+        validation.wanted(DataConfig(validation=names))
+    assert message in str(error.value)
+
+
+def test_a_row_has_the_means_of_its_sets(tiny_run):
+    """Each set counts the same, however many samples it has."""
+    net, config = tiny_run.detector.net, with_data(tiny_run.config, outlier_held_out=0.1)
+    parts = [with_data(config, validation=[name]) for name in ("outliers", "noise", "jigsaw")]
+    rows = [validation.validate(part, net) for part in parts]
+    row = validation.validate(with_data(config, validation=["outliers", "noise", "jigsaw"]), net)
+    for key in ("fpr95_id", "auroc"):
+        assert row[key] == pytest.approx(sum(part[key] for part in rows) / 3)
+    assert list(row["by_set"]) == ["demo/outliers", "synthetic noise", "synthetic jigsaw"]
+    assert list(row["by_set"].values()) == [part["fpr95_id"] for part in rows]
+    assert row["ood_count"] == sum(part["ood_count"] for part in rows)
+    assert rows[0]["ood_count"] != rows[1]["ood_count"]
+    assert all("by_set" not in part for part in rows)
+
+
+def test_synthetic_sets_are_made_of_held_out_id_images_and_need_no_outliers(tiny_run, monkeypatch):
+    monkeypatch.setattr(build, "held_out_outliers", lambda *_: pytest.fail("outliers were opened"))
+    config = with_data(tiny_run.config, validation=["speckle"], outliers=None)
+    row = validation.validate(config, tiny_run.detector.net)
+    held_out = build.id_splits(config.data).held_out
+    order = torch.randperm(len(held_out), generator=validation.seeds.generator(validation.VALIDATION_STREAM))
+    made = synthetic_sets(Subset(held_out, order), ["speckle"], validation.VALIDATION_STREAM)["synthetic speckle"]
+    scores = {"id_scores": tiny_run.detector.scores(held_out), "ood_scores": tiny_run.detector.scores(made)}
+    assert row["fpr95_id"] == pytest.approx(fpr_at_tpr(**scores))
+    assert row["auroc"] == pytest.approx(auroc(**scores))
+    assert row["ood_count"] == row["id_count"] == len(held_out)
+
+
+def test_synthetic_sets_judge_epochs_and_outliers_that_are_not_held_out_do_not(tmp_path):
+    overrides = [*TINY, "train.epochs=2", LOOK, "data.validation=[outliers, noise, invert]"]
+    folder = farout.train("demo/ce", overrides, run=tmp_path / "run").folder
+    rows = read_rows(folder / "validation.jsonl")
+    assert [list(row["by_set"]) for row in rows] == [["synthetic noise", "synthetic invert"]] * 2
+    best = load_state(folder / "checkpoints" / "best.pt")["validation"]
+    assert best == max(rows, key=lambda row: (-row["fpr95_id"], row["auroc"]))
+
+
+def test_embeddings_are_refused_before_training(tmp_path, monkeypatch):
+    embeddings = ArraySet("features", torch.randn(50, 4), torch.arange(50) % 2)
+    monkeypatch.setattr(build, "_open", lambda *_: embeddings)
+    config = Config.load("demo/ce", [*TINY, LOOK, "data.validation=[synthetic]"])
+    with pytest.raises(DataError, match="made of uint8 images"):
+        validation.Best(config, tmp_path)

@@ -14,7 +14,7 @@ from farout import distributed, seeds
 from farout.components import choose, make
 from farout.config import Config, DataConfig
 from farout.data.arrays import ArraySet, Subset
-from farout.data.augment import AUGMENTS
+from farout.data.augment import AUGMENTS, Augment
 from farout.data.loaders import LOADERS
 from farout.data.named import open_named
 from farout.data.outliers import auxiliary, without_classes
@@ -275,6 +275,8 @@ def job(config: Config) -> Job:
         train_set = _features(whole, splits.train)
         pool = _features(whole, pool) if pool is not None else None
         augment = {"name": "none"}
+        if config.data.outlier_augment["name"] != "same":
+            raise ConfigError("train.only_head trains on stored features; data.outlier_augment has no images to change")
     way.prepare(trained)
     objective = Objective(trained, way).to(where)
     optimizer = make("optimizer", OPTIMIZERS, config.optim, parameters=objective.parameters())
@@ -285,6 +287,7 @@ def job(config: Config) -> Job:
         batch_size=config.data.batch_size,
         outlier_batch_size=config.data.outlier_batch_size,
         seed=config.train.seed,
+        outlier_augment=_outlier_augment(config),
     )
     schedule = make(
         "schedule",
@@ -302,6 +305,12 @@ def job(config: Config) -> Job:
         title=config.name,
     )
     return Job(whole, choose("engine", ENGINES, config.train.engine)(objective, optimizer), pairs, schedule, plan)
+
+
+def _outlier_augment(config: Config) -> Augment | None:
+    """What the recipe does to outliers alone; None for what it does to all."""
+    spec = config.data.outlier_augment
+    return None if spec == {"name": "same"} else make("outlier_augment", AUGMENTS, spec)
 
 
 def bare_objective(config: Config, state: dict[str, Tensor]) -> Objective:

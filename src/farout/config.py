@@ -39,6 +39,9 @@ class DataConfig:
     held_out: float = 0.02  # share of the ID training data kept for the threshold and for validation
     outlier_held_out: float = 0.0  # share of the auxiliary outliers kept for validation; tuning sets it
     outlier_held_out_by: str = "images"  # or classes: whole classes, to validate on outliers of kinds never trained on
+    # What validation looks at: outliers (those held out), synthetic (all that are made of held-out ID images), or
+    # single ones of these: jigsaw, mean, geometric, invert, speckle, noise.
+    validation: list[str] = field(default_factory=lambda: ["outliers"])
     batch_size: int = 128
     outlier_batch_size: int = 256
     size: int = 32
@@ -47,6 +50,7 @@ class DataConfig:
     std: list[float] = field(default_factory=lambda: [0.5, 0.5, 0.5])
     corrupt: str = "raise"  # or skip: what to do with images that cannot be decoded
     augment: Spec = _component("crop-flip")
+    outlier_augment: Spec = _component("same")  # as `augment`, or one of the outliers' own: wide
     loader: Spec = _component("resident")
 
 

@@ -94,9 +94,9 @@ def _claimed(folder: Path) -> AbstractContextManager[object]:
 def _train(config: Config, folder: Path, resume: bool) -> Run:
     distributed.on_first(lambda: _check(folder, config, resume))
     work = build.job(config)
+    best = Best(config, folder) if config.train.validate_every else None  # before the folder says that it is a run
     distributed.on_first(lambda: _label(folder, config))
     checkpoints, log = Checkpoints(folder / "checkpoints"), RunLog(folder / "log.jsonl")
-    best = Best(config, folder) if config.train.validate_every else None
     with closing(epochs(work.descent, work.pairs, work.schedule, work.plan, checkpoints, log)) as pauses:
         for epoch in pauses:
             if best is not None:

@@ -1,7 +1,8 @@
 """Tuning as the paper does it, over an Optuna study: hyper-parameters are chosen on data cut from the training sets.
 
 The objective is FPR95 (ID positive) of the detector's score, held-out ID data against auxiliary outliers that are
-held out too. No test set is opened until the study is over, and then once, for the winner.
+held out too, or against what else `data.validation` names. No test set is opened until the study is over, and then
+once, for the winner.
 
 runs/tune/STUDY/   study.db  study.json  trials.jsonl  best.yaml  trials/POINT/{log.jsonl, checkpoints/}  winner/
 
@@ -16,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from farout import build
+from farout import build, validation
 from farout.components import choose
 from farout.config import Config
 from farout.entries import changed
@@ -85,8 +86,7 @@ def tune(
     title = study or "-".join([config.name, Path(space).stem if isinstance(space, (str, Path)) else "space"])
     title = title.replace("/", "-")
     home = Path(folder) if folder is not None else Path("runs") / "tune" / title
-    held_out = config.data.outlier_held_out or HELD_OUT
-    validated = replace(config, data=replace(config.data, outlier_held_out=held_out))
+    validated = _with_held_out(config)
     terms = Terms(validated.to_dict(), plain_space(named), title, sampler, pruner, seed, rounds, trials)
     _check(terms, validated, named)
     home.mkdir(parents=True, exist_ok=True)
@@ -101,6 +101,12 @@ def tune(
     return _outcome(config, rows, named, home, test)
 
 
+def _with_held_out(config: Config) -> Config:
+    """The recipe with outliers held out, if validation looks at any."""
+    held_out = config.data.outlier_held_out or (HELD_OUT if "outliers" in validation.wanted(config.data) else 0.0)
+    return replace(config, data=replace(config.data, outlier_held_out=held_out))
+
+
 def _check(terms: Terms, config: Config, space: Space) -> None:
     """Every mistake that can be seen is told before the first training."""
     choose("sampler", SAMPLERS, terms.sampler)
@@ -110,8 +116,11 @@ def _check(terms: Terms, config: Config, space: Space) -> None:
             raise ConfigError("halving compares trainings at equal epochs; leave train.epochs out of the space")
     if terms.trials < 1 or terms.rounds < 1:
         raise ConfigError(f"trials and rounds must be at least 1, got {terms.trials} and {terms.rounds}")
-    if config.data.outliers is None:
-        raise ConfigError("tuning is validated on held-out auxiliary outliers; set data.outliers")
+    if config.data.outliers is None and "outliers" in validation.wanted(config.data):
+        raise ConfigError(
+            "tuning is validated on held-out auxiliary outliers; set data.outliers, or data.validation=[synthetic]"
+        )
+    validation.check(config.data)
     SAMPLERS[terms.sampler](terms, config, space, 0)  # a range where candidates are needed
     for key, dimension in space.items():
         ends = dimension.values if isinstance(dimension, Choices) else (dimension.low, dimension.high)

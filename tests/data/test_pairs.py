@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from farout import distributed, seeds
 from farout.data.arrays import ArraySet
-from farout.data.augment import CropFlip, NoAugment
+from farout.data.augment import CropFlip, NoAugment, Wide
 from farout.data.loaders import Resident, Streamed, in_order
 from farout.data.pairs import Pairs, epoch_order
 from farout.errors import DataError
@@ -46,6 +46,16 @@ def test_resuming_is_skipping():
     assert len(whole) == 3
     assert len(tail) == 2
     assert all(same(a, b) for a, b in zip(whole[1:], tail, strict=True))
+
+
+def test_outliers_may_be_augmented_otherwise():
+    plain = list(pairs(augment=CropFlip(1)).epoch(1))
+    wide = list(pairs(augment=CropFlip(1), outlier_augment=Wide(padding=1, share=1.0)).epoch(1))
+    for before, after in zip(plain, wide, strict=True):
+        assert torch.equal(before.x, after.x)
+        assert not torch.equal(before.x_out, after.x_out)
+    same_chances = list(pairs(augment=CropFlip(1), outlier_augment=Wide(padding=1, share=0.0)).epoch(1))
+    assert all(same(a, b) for a, b in zip(plain, same_chances, strict=True))
 
 
 def test_an_epoch_sees_each_sample_once_and_epochs_differ():

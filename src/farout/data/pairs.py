@@ -46,8 +46,10 @@ class Pairs:
         batch_size: int = 128,
         outlier_batch_size: int = 256,
         seed: int = 0,
+        outlier_augment: Augment | None = None,
     ) -> None:
-        self.inliers, self.outliers, self.augment = inliers, outliers, augment
+        self.inliers, self.outliers = inliers, outliers
+        self.augments = {ID_STREAM: augment, OUTLIER_STREAM: outlier_augment or augment}
         self.batch_size, self.outlier_batch_size, self.seed = batch_size, outlier_batch_size, seed
         self.steps = len(inliers.set) // batch_size
         if self.steps == 0:
@@ -80,10 +82,11 @@ class Pairs:
         pool = len(source.set) if selection is None else len(selection)
         order = epoch_order(pool, self.steps * size, seeds.generator(self.seed, stream, epoch))
         order = order if selection is None else selection.cpu()[order]
-        chances = self.augment.draw(self.steps, size, seeds.generator(self.seed, stream, epoch, AUGMENT_STREAM))
+        augment = self.augments[stream]
+        chances = augment.draw(self.steps, size, seeds.generator(self.seed, stream, epoch, AUGMENT_STREAM))
         chances = chances[start:, rows]
         batches = source.batches([batch[rows] for batch in order.split(size)[start:]])
         for step, (x, y) in enumerate(batches):
             if step == 0:
                 chances = chances.to(x.device)  # once an epoch, not once a batch
-            yield self.augment(x, chances[step]), y
+            yield augment(x, chances[step]), y

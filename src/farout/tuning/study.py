@@ -14,7 +14,7 @@ from farout.spaces.plans import LOST
 from farout.training.checkpoint import write_atomically
 from farout.training.lock import in_use
 from farout.tuning.search import PRUNERS, SAMPLERS, need_optuna
-from farout.tuning.terms import Terms
+from farout.tuning.terms import Terms, agreed
 from farout.types import Row
 
 if TYPE_CHECKING:
@@ -36,11 +36,11 @@ def open_study(terms: Terms, address: str) -> "Study":
         raise ConfigError(f"cannot open the study in {shown}: {type(error).__name__}: {error}") from error
     opened.sampler = SAMPLERS[terms.sampler](terms, config, space, stream)
     opened.pruner = PRUNERS[terms.pruner](config.train.epochs) if terms.pruner else optuna.pruners.NopPruner()
-    about = opened.user_attrs.get("terms")
+    about, fixed = opened.user_attrs.get("terms"), terms.fixed
     if about is None:
-        opened.set_user_attr("terms", terms.fixed)
-    elif about != terms.fixed:
-        changed = [key for key in terms.fixed if about.get(key) != terms.fixed[key]]
+        opened.set_user_attr("terms", fixed)
+    elif (begun := agreed(about)) != fixed:
+        changed = [key for key in fixed if begun.get(key) != fixed[key]]
         raise ConfigError(
             f"the study {terms.study!r} was begun with another {', '.join(changed)}; use that, or a new --study name"
         )

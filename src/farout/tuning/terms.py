@@ -29,9 +29,16 @@ class Terms:
     @property
     def fixed(self) -> dict[str, Any]:
         """What all workers must agree on; where the data lie and what computes may differ."""
-        plain = json.loads(json.dumps(asdict(self)))
-        del plain["trials"], plain["config"]["data"]["root"], plain["config"]["train"]["device"]
-        return dict(plain)
+        plain = agreed(json.loads(json.dumps(asdict(self))))
+        del plain["trials"]
+        return plain
+
+
+def agreed(terms: dict[str, Any]) -> dict[str, Any]:
+    """Terms without what workers may differ in; a key that the recipe got after the study was begun has its default."""
+    config = Config.from_dict(terms["config"]).to_dict()
+    del config["data"]["root"], config["train"]["device"]
+    return {**terms, "config": config}
 
 
 def at(config: Config, point: Point) -> Config:
