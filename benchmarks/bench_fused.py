@@ -2,16 +2,19 @@
 
     python benchmarks/bench_fused.py --check                        # on a GPU: against float64, exit code 1 on failure
     python benchmarks/bench_fused.py --out benchmarks/results       # check, candidates of launches, times
-    python benchmarks/bench_fused.py --only conv                    # convolutions and casts of weights; or: norm
+    python benchmarks/bench_fused.py --only conv                    # convolutions and casts of weights; or: norm, block
     TRITON_INTERPRET=1 python benchmarks/bench_fused.py --check     # on a CPU: tiny shapes in Triton's interpreter
 
-norm: s = x + residual, y = dropout(ReLU(BN(s))). conv: the weight gradient of 3x3 convolutions against cuDNN's, the
-first convolution with its channels filled up, all weights cast at once.
+norm: s = x + residual, y = dropout(ReLU(BN(s))). conv: 3x3 convolutions, their input's and their weight's gradient
+against cuDNN's, the first convolution with its channels filled up, all weights cast at once.
+block: convolutions that sum for the norm after them, and blocks made of these, against the same apart.
+Candidates that do not run or give wrong numbers are named and left out; the best of each kind are printed as constants.
 A time is the median of replays of a CUDA graph, over calls on buffers that together exceed the L2 cache, divided by
 the calls. The floor is the bytes that the passes must move at the rate of a plain copy.
 """
 
 import argparse
+import copy
 import json
 import platform
 import statistics
@@ -25,10 +28,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from farout.nets import WideResNet
+from farout.nets import WideResNet, row_conv
 from farout.nets import fused_conv as conv
 from farout.nets import fused_norm as fused
 from farout.nets.cast_weights import cast_all
+from farout.nets.kernels import KERNELS
+from farout.nets.norm_conv import Summands
+from farout.nets.wrn import PreActBlock
 
 SHAPES = [(384, 16, 32, 32), (384, 32, 32, 32), (384, 64, 16, 16), (384, 128, 8, 8)]
 TINY = [(2, 16, 3, 5), (3, 32, 4, 4)]
@@ -42,16 +48,49 @@ CONV_TINY = [(2, 8, 16, 4), (2, 16, 32, 4), (2, 32, 32, 4)]
 CONV_CALLS = {8: 1, 16: 1, 32: 11, 64: 11}
 """How often a WRN-40-2 step meets a C_in; 8 is the first convolution's 3, filled up."""
 CONV_CANDIDATES = {  # block, slabs, programs, warps, stages
-    8: [(128, 1, 2, 4, 3), (128, 1, 4, 4, 2), (64, 1, 4, 4, 3)],
-    16: [(64, 1, 3, 4, 3), (64, 1, 4, 4, 2), (128, 1, 2, 4, 2)],
-    32: [
-        *[(64, 2, 2, 4, 3), (64, 2, 3, 4, 2), (128, 2, 1, 4, 3)],
-        *[(128, 2, 2, 4, 2), (128, 2, 1, 8, 3), (64, 1, 4, 4, 3)],
-    ],
-    64: [(64, 3, 1, 8, 3), (64, 3, 1, 8, 4), (128, 3, 1, 8, 2), (64, 1, 2, 4, 3), (64, 1, 3, 4, 2)],
+    8: [(128, 1, 2, 4, 3), (64, 1, 4, 4, 3)],
+    16: [(64, 1, 3, 4, 3), (128, 1, 2, 4, 2)],
+    32: [(64, 2, 2, 4, 3), (64, 2, 3, 4, 2), (64, 1, 4, 4, 3)],
+    64: [(64, 3, 1, 8, 3), (64, 1, 2, 4, 3), (64, 1, 3, 4, 2)],
 }
-ADD_CANDIDATES = [(64, 32, 4), (32, 64, 4), (128, 32, 4)]
+ADD_CANDIDATES = [(64, 32, 4), (32, 64, 4)]
 """Elements, parts and warps of the kernel that adds parts."""
+ROW_SHAPES = {(16, 32): 32, (32, 16): 32, (32, 32): 32, (64, 64): 16, (128, 128): 8}
+"""Side of the images, by channels in and out of our forward convolutions and input gradients."""
+ROW_TINY = {(16, 32): 4, (32, 32): 4}
+ROW_CALLS = {(16, 32): (1, 0), (32, 16): (0, 1), (32, 32): (11, 11), (64, 64): (11, 11), (128, 128): (11, 11)}
+"""How often a WRN-40-2 step meets them forward and backward."""
+ROW_CANDIDATES = {  # channels in and out, whether the output is summed
+    (16, 32, False): [("row_conv", 64, 32, 4, 4, 3), ("row_conv", 128, 32, 2, 4, 3)],
+    (32, 16, False): [("row_conv", 64, 16, 4, 4, 3), ("row_conv", 128, 16, 2, 4, 3)],
+    (32, 32, False): [
+        *[("row_conv", 64, 32, 3, 4, 3), ("row_conv", 64, 32, 6, 4, 3), ("row_conv", 64, 32, 6, 4, 2)],
+        *[("row_conv", 128, 32, 2, 4, 3)],
+        *[("row_conv", 128, 32, 2, 8, 3), ("tap_conv", 128, 32, 32, 4, 4)],
+    ],
+    (64, 64, False): [
+        *[("row_conv", 64, 64, 1, 8, 3), ("row_conv", 64, 32, 2, 4, 2), ("row_conv", 128, 64, 1, 8, 2)],
+        *[("tap_conv", 128, 64, 64, 4, 3), ("tap_conv", 128, 64, 64, 8, 3)],
+    ],
+    (128, 128, False): [
+        *[("tap_conv", 128, 64, 64, 4, 3), ("tap_conv", 128, 128, 64, 8, 3), ("tap_conv", 128, 128, 64, 8, 4)],
+    ],
+}
+"""Launches of row_conv.py."""
+SUM_CANDIDATES = {
+    (32, 32, True): [
+        *[("row_conv", 64, 32, 3, 4, 3), ("row_conv", 64, 32, 6, 4, 3), ("row_conv", 64, 32, 6, 8, 3)],
+        *[("row_conv", 64, 16, 4, 4, 3), ("tap_conv", 128, 32, 32, 4, 4)],
+    ],
+    (64, 64, True): [
+        *[("tap_conv", 128, 64, 64, 4, 3), ("tap_conv", 128, 64, 64, 8, 3)],
+        *[("row_conv", 64, 64, 1, 8, 2), ("row_conv", 64, 32, 2, 4, 2)],
+    ],
+    (128, 128, True): [
+        *[("tap_conv", 128, 64, 64, 4, 3), ("tap_conv", 128, 64, 64, 8, 3), ("tap_conv", 128, 128, 64, 8, 3)],
+    ],
+}
+"""The same where a convolution also sums for the norm after it."""
 RATE = 0.3
 COLD = 200e6
 """Bytes of buffers to go through before one comes again."""
@@ -359,6 +398,18 @@ def conv_truth(x: Tensor, g: Tensor) -> Tensor:
     return torch.stack([g.T @ tap for tap in taps], 2).unflatten(2, (3, 3))
 
 
+def forward_truth(x: Tensor, weight: Tensor) -> Tensor:
+    """The convolution in float64, tap by tap: a matrix of places and channels."""
+    (_, _, H, W), x, weight = x.shape, F.pad(x, (1, 1, 1, 1)), weight.double()
+    taps = ((i, j) for i in range(3) for j in range(3))
+    return sum(as_matrix(x[:, :, i : i + H, j : j + W]).double() @ weight[:, :, i, j].T for i, j in taps)
+
+
+def turned(weight: Tensor) -> Tensor:
+    """The weight of the convolution that is the input's gradient."""
+    return weight.transpose(0, 1).flip(2, 3)
+
+
 def conv_images(batch: int, channels: int, side: int, device: torch.device) -> Tensor:
     """About as large as in training: a mean of many of these sums is near 0, as it is there."""
     made = torch.randn(batch, channels, side, side, device=device)
@@ -371,7 +422,7 @@ def conv_weight(c_out: int, c_in: int, device: torch.device, dtype: torch.dtype 
 
 
 def check_conv(batch: int, c_in: int, c_out: int, side: int, device: torch.device) -> dict:
-    """Sums in float32 against float64, the rounded ones against these, twice the same bits, forward and dx as torch."""
+    """Forward and both gradients against float64, the weight's also before it is rounded; twice the same bits."""
     torch.manual_seed(0)
     x, g = conv_images(batch, c_in, side, device), conv_images(batch, c_out, side, device)
     want = conv_truth(x, g)
@@ -386,19 +437,203 @@ def check_conv(batch: int, c_in: int, c_out: int, side: int, device: torch.devic
     y = F.conv2d(x, layer.weight, padding=1)
     plain = (y, *torch.autograd.grad(y, [x, layer.weight], g))
     sums = conv.weight_gradient(x.detach(), g, layer.weight.detach().float())
-    scale = want.abs().max()
+    scale, weight, others = want.abs().max(), layer.weight.detach(), {}
+    if row_conv.fits(c_in, c_out, side):
+        others["y"] = error(as_matrix(results[0][0]), forward_truth(x.detach(), weight), True)
+    if row_conv.fits(c_out, c_in, side):
+        others["dx"] = error(as_matrix(results[0][1]), forward_truth(g, turned(weight)), True)
     return {
         "shape": [batch, c_in, c_out, side],
         "errors": {
             "sums": float((sums.double() - want).abs().max() / (1e-5 * scale)),
             "dweight": error(results[0][2], want, True),
-            "y": float((results[0][0] - y).abs().max() / (2**-7 * y.abs().max())),
-            "dx": float((results[0][1] - plain[1]).abs().max() / (2**-7 * plain[1].abs().max())),
+            **others,
         },
         "torch": error(plain[2], want, True),
-        "same bits": torch.equal(results[0][2], results[1][2]),
+        "same bits": all(map(torch.equal, *results)),
         "s equal": True,
     }
+
+
+class RowCase:
+    """Buffers of one convolution of row_conv.py, forward or backward, with nothing summed."""
+
+    def __init__(self, key: tuple[int, int, bool], backward: bool, batch: int, side: int, device: torch.device) -> None:
+        (c_in, c_out, _), self.backward = key, backward
+        self.x = conv_images(batch, c_in, side, device)
+        self.weight = conv_weight(*((c_in, c_out) if backward else (c_out, c_in)), device)
+        self.like = torch.empty_like(self.x, memory_format=torch.channels_last)
+        if c_in != c_out:
+            self.like = conv_images(batch, c_out, side, device)
+
+    def ours(self) -> tuple[Tensor, ...]:
+        return ((row_conv.input_gradient if self.backward else row_conv.convolve)(self.x, self.weight),)
+
+    def other(self) -> tuple[Tensor, ...]:
+        if not self.backward:
+            return (torch.ops.aten.convolution(self.x, self.weight, None, *conv.STRIDE_1_PADDING_1),)
+        only_x = [True, False, False]
+        given = (self.x, self.like, self.weight, None, *conv.STRIDE_1_PADDING_1, only_x)
+        return (torch.ops.aten.convolution_backward(*given)[0],)
+
+    def errors(self) -> dict[str, float]:
+        want = forward_truth(self.x, turned(self.weight) if self.backward else self.weight)
+        return {"out": error(as_matrix(self.ours()[0]), want, True)}
+
+    def moved(self) -> int:
+        return self.x.nbytes + self.like.nbytes
+
+
+def check_case(what: str, case: RowCase) -> dict:
+    """Against float64 and a second call; a launch that does not run is a failure, not the end."""
+    try:
+        errors, same = case.errors(), all(map(torch.equal, case.ours(), case.ours()))
+    except Exception as problem:
+        errors, same = {f"{type(problem).__name__}: {str(problem)[:120]}": float("inf")}, False
+    return {"what": what, "errors": errors, "same bits": same, "s equal": True}
+
+
+def print_case(row: dict) -> None:
+    errors = " ".join(f"{name} {value:.2g}" for name, value in row["errors"].items())
+    print(f"{'ok  ' if passed(row) else 'FAIL'} {row['what']}: same bits {row['same bits']}, {errors}", flush=True)
+
+
+def check_rows(device: torch.device) -> list[dict]:
+    """Our convolutions where there is a launch, of a whole batch and of an odd one, forward and backward."""
+    rows, on_gpu = [], device.type == "cuda"
+    for (c_in, c_out), side in (ROW_SHAPES if on_gpu else ROW_TINY).items():
+        key = (c_in, c_out, False)
+        for batch in (384, 61) if on_gpu else (3,):
+            for backward in (False, True) if key in row_conv.LAUNCH else ():
+                what = f"{'dx' if backward else 'forward'} {c_in} -> {c_out}, {batch} of side {side}"
+                rows.append(check_case(what, RowCase(key, backward, batch, side, device)))
+                print_case(rows[-1])
+    return rows
+
+
+class SumCase(RowCase):
+    """Buffers of a forward convolution that also adds, and sums for the norm after it."""
+
+    def __init__(self, key: tuple[int, int, bool], backward: bool, batch: int, side: int, device: torch.device) -> None:
+        super().__init__(key, backward, batch, side, device)
+        self.bn, self.add = batch_norm(key[1], device), conv_images(batch, key[1], side, device)
+
+    def ours(self) -> tuple[Tensor, ...]:
+        out, parts = row_conv.convolve_with_sums(self.x, self.weight, self.add, self.add)
+        return out, fused.finish_statistics(parts, self.add, self.bn, out.numel() // out.shape[1])
+
+    def other(self) -> tuple[Tensor, ...]:
+        """The passes apart, with the convolution that is chosen for that."""
+        ours = row_conv.fits(self.x.shape[1], self.add.shape[1], self.x.shape[3])
+        out = row_conv.convolve(self.x, self.weight) if ours else super().other()[0]
+        return fused.forward_statistics(out, self.add, self.bn)
+
+    def errors(self) -> dict[str, float]:
+        """The sums are of what was stored."""
+        out, stats = self.ours()
+        want, stored = forward_truth(self.x, self.weight) + as_matrix(self.add).double(), as_matrix(out).double()
+        exact = torch.stack((stored.mean(0), (stored.var(0, correction=0) + self.bn.eps).rsqrt()))
+        return {"out": error(stored, want, True), "sums": error(stats, exact, False)}
+
+    def moved(self) -> int:
+        return super().moved() + self.add.nbytes
+
+
+def check_sums(device: torch.device) -> list[dict]:
+    """Convolutions that sum, of a whole batch and of an odd one."""
+    rows, on_gpu = [], device.type == "cuda"
+    for key in SUM_CANDIDATES if on_gpu else list(SUM_CANDIDATES)[:1]:
+        side = ROW_SHAPES[key[:2]] if on_gpu else 4
+        for batch in ((384, 61) if on_gpu else (3,)) if key in row_conv.LAUNCH else ():
+            what = f"forward {key[0]} -> {key[1]} and sums, {batch} of side {side}"
+            rows.append(check_case(what, SumCase(key, False, batch, side, device)))
+            print_case(rows[-1])
+    return rows
+
+
+class Blocks:
+    """Two blocks without a change of width, one after the other, as in a stage; one forward and backward pass."""
+
+    def __init__(self, C: int, batch: int, side: int, rate: float, device: torch.device) -> None:
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(PreActBlock(C, C, 1, rate, KERNELS["triton"]) for _ in range(2)).to(device)
+        for part in self.blocks.modules():
+            if isinstance(part, nn.Conv2d):
+                nn.init.normal_(part.weight, 0.0, (2 / (9 * C)) ** 0.5)
+                part.to(device, torch.bfloat16, memory_format=torch.channels_last)
+        self.seeds = list(fused.draw_seeds(2, device))
+        self.x, self.residual, self.g = (conv_images(batch, C, side, device) for _ in range(3))
+
+    def both(self) -> list[Tensor]:
+        inputs = [t.detach().requires_grad_() for t in (self.x, self.residual)]
+        state = Summands(*inputs)
+        for block, seed in zip(self.blocks, self.seeds, strict=True):
+            state = block.summands(state, seed)
+        outputs = [t for t in state[:2] if t is not None]
+        given = [self.g.to(t.dtype) for t in outputs]
+        made = torch.autograd.grad(outputs, [*inputs, *self.blocks.parameters()], given)
+        return [state.total().detach(), *made]
+
+    def plain(self, dtype: torch.dtype) -> list[Tensor]:
+        """Op by op, in one type."""
+        twin = copy.copy(self)
+        twin.blocks = copy.deepcopy(self.blocks)
+        if dtype == torch.float32:
+            twin.blocks.float()
+        for block in twin.blocks:
+            block.kernels = KERNELS["plain"]
+        twin.x, twin.residual = self.x.to(dtype), self.residual.to(dtype)
+        return twin.both()
+
+
+def check_block(C: int, batch: int, side: int, device: torch.device) -> dict:
+    """Outputs and gradients of two blocks, ours and plain bf16, against float32: no farther from it than half again."""
+    what, errors, same = f"blocks of {C}, {batch} of side {side}", {}, False
+    try:
+        case = Blocks(C, batch, side, 0.0, device)
+        again = copy.deepcopy(case).both()  # from the same running statistics: sums are around them
+        mine, usual, exact = case.both(), case.plain(torch.bfloat16), case.plain(torch.float32)
+        off, allowed = (
+            [float((a.float() - b).norm() / b.norm()) for a, b in zip(one, exact, strict=True)] for one in (mine, usual)
+        )
+        names = ["out", "dx", "dresidual", *(name for name, _ in case.blocks.named_parameters())]
+        worst = max(range(len(off)), key=lambda n: off[n] / (1.5 * allowed[n] + 0.01))
+        errors[f"worst: {names[worst]}"] = off[worst] / (1.5 * allowed[worst] + 0.01)
+        same = all(map(torch.equal, mine, again))
+    except Exception as problem:
+        errors[f"{type(problem).__name__}: {str(problem)[:120]}"] = float("inf")
+    return {"what": what, "errors": errors, "same bits": same, "s equal": True}
+
+
+BLOCK_SHAPES = [(32, 32), (64, 16), (128, 8)]
+"""Channels and side."""
+
+
+def check_blocks(device: torch.device) -> list[dict]:
+    rows = check_sums(device)
+    for C, side in BLOCK_SHAPES if device.type == "cuda" else [(32, 4)]:
+        rows.append(check_block(C, 64 if device.type == "cuda" else 3, side, device))
+        print_case(rows[-1])
+    row = check_network(device)
+    print(f"network: gradients off float32's by {row['triton']:.4f}, plain bf16 by {row['plain']:.4f}", flush=True)
+    return [*rows, row]
+
+
+def measure_blocks(device: torch.device) -> list[dict]:
+    """Forward and backward of a block in us: ours as chosen, norms and convolutions apart, and these by cuDNN."""
+    rows, chosen = [], dict(row_conv.LAUNCH)
+    apart = {key: launch for key, launch in chosen.items() if not key[2]}
+    for C, side in BLOCK_SHAPES:
+        for batch in (384, 128):
+            case, us = Blocks(C, batch, side, RATE, device), {}
+            for name, launches in (("ours", chosen), ("apart", apart), ("cudnn", {})):
+                row_conv.LAUNCH.clear()
+                row_conv.LAUNCH.update(launches)
+                us[name] = 1e3 * graph_ms([case.both] * 3) / 2
+            rows.append({"what": f"block of {C}, {batch} of side {side}", **us})
+            print("  ".join([f"{rows[-1]['what']:32s}", *(f"{name} {value:7.1f}" for name, value in us.items())]))
+    row_conv.LAUNCH.update(chosen)
+    return rows
 
 
 def check_network(device: torch.device) -> dict:
@@ -431,6 +666,7 @@ def check_convolutions(device: torch.device) -> list[dict]:
             f" (torch's own dweight {row['torch']:.2g})",
             flush=True,
         )
+    rows += check_rows(device)
     row = check_network(device)
     verdict = "ok  " if passed(row) else "FAIL"
     print(f"{verdict} network: gradients off float32's by {row['triton']:.4f}, plain bf16 by {row['plain']:.4f}")
@@ -487,6 +723,77 @@ def tune_conv(device: torch.device) -> list[dict]:
         print(f"add parts {conv.ADD}  us: {us}", flush=True)
     conv.ADD.update(zip(("elements", "parts", "num_warps"), min(times, key=times.__getitem__), strict=True))
     print(f"best: conv LAUNCH = {conv.LAUNCH}, ADD = {conv.ADD}", flush=True)
+    return [*rows, *tune_rows(device, ROW_CANDIDATES)]
+
+
+def row_cases(key: tuple[int, int, bool], backward: bool, device: torch.device, make: type = RowCase) -> list[RowCase]:
+    side = ROW_SHAPES[key[:2]]
+    size = make(key, backward, 384, side, device).moved()
+    return [make(key, backward, 384, side, device) for _ in range(max(3, min(12, round(COLD / size))))]
+
+
+def try_row(key: tuple[int, int, bool], launch: row_conv.Launch, sets: list[RowCase]) -> float:
+    """Microseconds of a launch; infinite if it does not run or gives wrong numbers."""
+    row_conv.LAUNCH[key] = launch
+    try:
+        row = check_case(f"{key} {launch}", sets[0])
+        if passed(row):
+            return 1e3 * graph_ms([case.ours for case in sets], replays=20)
+        print_case(row)
+    except Exception as problem:  # a candidate may ask for more than a multiprocessor has
+        print(f"  does not run: {type(problem).__name__}: {str(problem)[:150]}")
+    return float("inf")
+
+
+def directions(key: tuple[int, int, bool]) -> list[bool]:
+    """Forward, backward: what a step of WRN-40-2 asks of a launch."""
+    if key[2]:
+        return [False]
+    return [backward for backward in (False, True) if ROW_CALLS[key[:2]][backward]]
+
+
+def tune_rows(device: torch.device, table: dict, make: type = RowCase) -> list[dict]:
+    """The best candidate for each key, by its first pass; if what it replaces is faster, none."""
+    rows = []
+    for key, candidates in table.items():
+        sets = [row_cases(key, backward, device, make) for backward in directions(key)]
+        times = {}
+        for values in candidates:
+            launch = row_conv.Launch(*values)
+            times[launch] = try_row(key, launch, sets[0])
+            rows.append({"key": list(key), "launch": launch._asdict(), "us": times[launch]})
+            print(f"{key} {launch}  us: {times[launch]:6.1f}", flush=True)
+        best = min(times, key=times.__getitem__)
+        ours = [try_row(key, best, one) for one in sets]
+        other = [1e3 * graph_ms([case.other for case in one], replays=20) for one in sets]
+        print(f"{key} best us {[round(us, 1) for us in ours]}, instead of {[round(us, 1) for us in other]}", flush=True)
+        if sum(ours) >= sum(other):
+            row_conv.LAUNCH.pop(key)
+    print("best: row_conv LAUNCH = {")
+    for key, launch in row_conv.LAUNCH.items():
+        print(f"    {key}: {launch},")
+    print("}", flush=True)
+    return rows
+
+
+def tune_block(device: torch.device) -> list[dict]:
+    return tune_rows(device, SUM_CANDIDATES, SumCase)
+
+
+def measure_rows(device: torch.device, rate: float) -> list[dict]:
+    """Forward convolutions and input gradients as they are now chosen, cuDNN's, and the floor: x read, out written."""
+    rows = []
+    for (c_in, c_out), calls in ROW_CALLS.items():
+        key = (c_in, c_out, False)
+        for backward in (False, True):
+            if not calls[backward]:
+                continue
+            sets = row_cases(key, backward, device)
+            other = 1e3 * graph_ms([case.other for case in sets])
+            ours = 1e3 * graph_ms([case.ours for case in sets]) if key in row_conv.LAUNCH else other
+            what = f"{'dx' if backward else 'forward'} {c_in} -> {c_out}, side {ROW_SHAPES[key[:2]]}"
+            row = {"what": what, "calls": calls[backward], "ours": ours, "cudnn": other}
+            rows.append({**row, "floor": 1e6 * sets[0].moved() / rate})
     return rows
 
 
@@ -554,22 +861,24 @@ def print_conv_table(rows: list[dict]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="check only")
-    parser.add_argument("--only", choices=["norm", "conv"], help="one part alone")
+    parser.add_argument("--only", choices=["norm", "conv", "block"], help="one part alone")
     parser.add_argument("--no-tune", action="store_true", help="leave the launches as they are")
     parser.add_argument("--out", type=Path, help="a JSON file, or a folder for <date>-<device>-fused.json")
     arguments = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     name = torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()} CPU"
     result: dict = {"date": str(date.today()), "device": name, "torch": torch.__version__}
-    begin, parts = time.perf_counter(), [arguments.only] if arguments.only else ["norm", "conv"]
+    begin, parts = time.perf_counter(), [arguments.only] if arguments.only else ["norm", "conv", "block"]
     torch.backends.cudnn.benchmark = True  # as bench_step.py
-    result["checks"] = [row for part in parts for row in {"norm": check_all, "conv": check_convolutions}[part](device)]
+    checks = {"norm": check_all, "conv": check_convolutions, "block": check_blocks}
+    result["checks"] = [row for part in parts for row in checks[part](device)]
     good = all(map(passed, result["checks"]))
     print(f"checks {'passed' if good else 'FAILED'} ({time.perf_counter() - begin:.1f} s)", flush=True)
     if device.type == "cuda" and not arguments.check:
         if not arguments.no_tune:
             with torch.no_grad():
-                tuned = {part: {"norm": tune, "conv": tune_conv}[part](device) for part in parts}
+                tuners = {"norm": tune, "conv": tune_conv, "block": tune_block}
+                tuned = {part: tuners[part](device) for part in parts}
             result["candidates"] = [row for rows in tuned.values() for row in rows]
             print(f"candidates timed ({time.perf_counter() - begin:.1f} s)", flush=True)
         result["copy_bytes_per_second"] = rate = copy_rate(device)
@@ -577,9 +886,14 @@ def main() -> int:
         if "norm" in parts:
             result["norms"] = measure(device, rate)
             print_table(result["norms"])
+        if "block" in parts:
+            result["launch of blocks"] = {str(key): launch for key, launch in row_conv.LAUNCH.items()}
+            result["blocks"] = measure_blocks(device)
         if "conv" in parts:
             result["launch"] = {"LAUNCH": conv.LAUNCH, "ADD": conv.ADD}
-            result["convolutions"] = [*measure_conv(device, rate), *measure_first(device), measure_casts(device)]
+            result["launch"]["rows"] = {str(key): launch for key, launch in row_conv.LAUNCH.items()}
+            timed = [*measure_rows(device, rate), *measure_conv(device, rate)]
+            result["convolutions"] = [*timed, *measure_first(device), measure_casts(device)]
             print_conv_table(result["convolutions"])
     if arguments.out:
         slug = name.lower().replace(" ", "-")

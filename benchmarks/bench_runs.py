@@ -178,21 +178,20 @@ def launched(recipe: str, overrides: list[str], folder: Path, cache: Path, asked
 
 
 def first_steps(recipe: str, overrides: list[str], scratch: Path, asked: Any) -> Row:
-    """Time to the first step with empty caches and with full ones: two runs, stopped after `STEADY` steps."""
-    short = [*overrides, f"train.log_every={STEADY}"]
-    name, found = recipe.replace("/", "-"), {}
-    for state in ("cold", "warm"):
-        seen = launched(recipe, short, scratch / f"{name}-{state}", scratch / f"cache-{name}", asked, True)
-        ready = next(row[1] for row in seen["rows"] if row[0] >= STEADY)
-        found |= {f"{state}_first_step_s": seen["first_step_s"], f"{state}_ready_s": ready}
-        print(
-            f"{recipe}, {state}: first step after {seen['first_step_s']:.1f} s, steady after {ready:.1f} s", flush=True
-        )
-    return found
+    """Time to the first step with empty caches: a run that is stopped after `STEADY` steps. It leaves them full."""
+    name = recipe.replace("/", "-")
+    seen = launched(recipe, overrides, scratch / f"{name}-cold", scratch / f"cache-{name}", asked, True)
+    return _starts("cold", recipe, seen)
+
+
+def _starts(state: str, recipe: str, seen: Row) -> Row:
+    ready = next(row[1] for row in seen["rows"] if row[0] >= STEADY)
+    print(f"{recipe}, {state}: first step after {seen['first_step_s']:.1f} s, steady after {ready:.1f} s", flush=True)
+    return {f"{state}_first_step_s": seen["first_step_s"], f"{state}_ready_s": ready}
 
 
 def overrides_of(asked: Any, method: str) -> list[str]:
-    chosen = [f"train.engine={asked.engine}", f"train.precision={asked.precision}"]
+    chosen = [f"train.engine={asked.engine}", f"train.precision={asked.precision}", f"train.log_every={STEADY}"]
     chosen += [f"net.kernels={asked.kernels}"] if asked.kernels else []
     chosen += [f"method.search={asked.search}"] if asked.search and method == "dal-reference" else []
     if asked.quick:
@@ -218,6 +217,7 @@ def measured(asked: Any, scratch: Path) -> list[Row]:
         folder = scratch / f"{method}-run"
         cache = scratch / f"cache-{recipe.replace('/', '-')}"
         seen = launched(recipe, [*overrides, f"train.epochs={epochs}"], folder, cache, asked)
+        row |= _starts("warm", recipe, seen)
         seen["steps_per_epoch"] = steps_of(seen, epochs)
         rows.append(row | reckoned(seen, whole))
         print(json.dumps(rows[-1]), flush=True)

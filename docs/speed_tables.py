@@ -4,6 +4,7 @@ Each says how its figures stand against what was asked for: reached, or not reac
 """
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -33,9 +34,17 @@ def verdict(good: bool, figure: str, asked: str) -> str:
 
 
 def how(result: dict[str, Any], *more: str) -> str:
-    """One line: machine, versions, load, and what else matters."""
+    """One line: machine, versions, load where it is known, and what else matters."""
     versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
-    return f"{'; '.join([result['device'], versions, *more])}; load {result['load']}, {result['date']}."
+    load = "" if result["load"] is None else f"load {result['load']}, "
+    return f"{'; '.join([result['device'], versions, *more])}; {load}{result['date']}."
+
+
+def circumstances(result: dict[str, Any]) -> str:
+    """What ran beside a measurement, and where its figures come from if not from its script."""
+    said = [f"Beside it ran {result['beside']}."] if "beside" in result else []
+    said += [f"{result['source'][0].upper()}{result['source'][1:]}."] if "source" in result else []
+    return "".join(f"{line}\n" for line in said)
 
 
 def demo() -> str:
@@ -124,18 +133,24 @@ def knn(device: str) -> str:
     if device == "cpu":
         asked = result["target"]["farout_over_faiss"]
         text = verdict(max(faiss) <= asked, f"{max(faiss):.2f} at most", f"No slower than FAISS by more than {asked}")
+        held = result["mahalanobis"][-1]
+        text += (
+            f" Mahalanobis of {held['rows']:,} rows at once raises the process's memory by {held['rise_mb']:.0f} MB, "
+            f"where a matrix of B x B would take {held['square_mb']:,.0f} MB."
+        )
     else:
-        text = verdict(max(plain) < 1, f"{max(plain):.2f} of its time at most", "Faster than torch.cdist and topk")
-    held = result["mahalanobis"][-1]
-    text += (
-        f" Mahalanobis of {held['rows']:,} rows at once raises the process's memory by {held['rise_mb']:.0f} MB, where "
-        f"a matrix of B x B would take {held['square_mb']:,.0f} MB."
-    )
-    table, rounds = (
-        markdown(["bank, queries at once", "search", "ms", "farout's time over it"], lines, 2),
-        result["rounds"],
-    )
-    return f"{table}\n{text}\n{how(result, result['clock'], f'{rounds} interleaved rounds')}\n"
+        figure = f"it takes {min(plain):.2f} to {max(plain):.2f} times as long"
+        text = verdict(max(plain) < 1, figure, "Faster than torch.cdist and topk")
+        ours, others = (
+            [row["memory_mb"] for row in result["knn"] if row["variant"].startswith(who)] for who in ("farout", "torch")
+        )
+        text += (
+            f" What it needs beside bank and queries is {min(ours):.0f} to {max(ours):.0f} MB, where those need "
+            f"{min(others):.0f} to {max(others):,.0f} MB. Measured was {result['code']}.\n{circumstances(result)[:-1]}"
+        )
+    table = markdown(["bank, queries at once", "search", "ms", "farout's time over it"], lines, 2)
+    rounds = f"{result['rounds']} interleaved rounds"
+    return f"{table}\n{text}\n{how(result, result['clock'], rounds)}\n"
 
 
 def growth(device: str) -> str:
@@ -149,7 +164,7 @@ def growth(device: str) -> str:
     table = markdown(["curve", "law", "sizes", "ms", "R²", "worst residual"], lines, 2)
     failed = "".join(f"Not measured: {name} ({why}).\n" for name, why in result.get("failed", {}).items())
     taken = f"medians of {result['rounds']} interleaved rounds"
-    return f"{table}\n{failed}{how(result, result['clock'], taken)}\n"
+    return f"{table}\n{failed}{circumstances(result)}{how(result, result['clock'], taken)}\n"
 
 
 def runs() -> str:
@@ -180,30 +195,28 @@ def runs() -> str:
         verdict(warm <= warm_asked, f"{warm:.1f} s", f"The first step within {warm_asked} s with a warm cache"),
     ]
     header = ["run", "epochs", "s", "s in all", "images/s", "cold", "warm", "checkpoints", "evaluation"]
-    options = [f"train.engine={result['engine']}", f"train.precision={result['precision']}"]
-    options += [f"net.kernels={result['kernels']}"] if result["kernels"] else []
-    options += [f"method.search={result['search']}"] if result["search"] else []
-    return f"{markdown(header, lines)}\n{' '.join(text)}\n{how(result, ' '.join(options))}\n"
+    options = " ".join(dict.fromkeys(option for row in result["runs"] for option in row["overrides"]))
+    return (
+        f"{markdown(header, lines)}\n{' '.join(text)}\nThe data were {result['data']}.\n{how(result, f'`{options}`')}\n"
+    )
 
 
 def loader() -> str:
+    """The streamed loader; how it stands to what the cores decode is left out where that is not known."""
     result = newest("loader", "gpu")
+    needed, one = result["needed_images_per_second"], result["decode_one_core_images_per_second"]
+    columns = {"efficiency": "of what the cores decode"} if one else {}
+    columns |= {"share_of_needed": "of what the step takes"}
     lines = [
-        [
-            row["workers"],
-            f"{row['images_per_second']:,.0f}",
-            *(f"{row[k]:.2f}" for k in ("efficiency", "share_of_needed")),
-        ]
+        [row["workers"], f"{row['images_per_second']:,.0f}", *(f"{row[key]:.3f}" for key in columns)]
         for row in result["rows"]
     ]
-    needed = result["needed_images_per_second"]
     best = max(row["images_per_second"] for row in result["rows"])
     text = verdict(best >= needed, f"{best:,.0f}", f"The {needed:,.0f} images/s of the ResNet-50 step")
-    text += f" What limits it: {result['limit']}."
-    one = result["decode_one_core_images_per_second"]
-    rounds = f"{result['usable_cores']} cores, of which one alone decodes {one:.0f} images/s"
-    table = markdown(["workers", "images/s", "of what the cores decode", "of what the step takes"], lines)
-    return f"{table}\n{text}\n{how(result, rounds)}\n"
+    text += f" What limits it: {result['limit']}." if result["limit"] else ""
+    cores = f"{result['usable_cores']} cores" + (f", of which one alone decodes {one:.0f} images/s" if one else "")
+    table = markdown(["workers", "images/s", *columns.values()], lines)
+    return f"{table}\n{text}\n{circumstances(result)}{how(result, cores)}\n"
 
 
 def determinism() -> str:
@@ -226,14 +239,122 @@ def fused() -> str:
             times = row[f"{way}_us"], row[f"plain_{way}_us"], row[f"floor_{way}_us"]
             lines.append([f"norm {side}, {way}", *(f"{time:.1f}" for time in times)])
     for row in result["convolutions"]:
+        ours = "" if row["ours"] == row["cudnn"] else f"{row['ours']:.1f}"
         floor = f"{row['floor']:.1f}" if "floor" in row else ""
-        lines.append([row["what"], f"{row['ours']:.1f}", f"{row['cudnn']:.1f}", floor])
+        lines.append([row["what"], ours, f"{row['cudnn']:.1f}", floor])
     rate = f"{result['copy_bytes_per_second'] / 1e12:.1f} TB/s"
     words = (
-        f"Microseconds a call, bf16, 384 images; the floor is the bytes at {rate}, as an activation is copied. "
-        f"The cache holds a part of them, so a call may be quicker. {result['device']}, torch {result['torch']}."
+        f"Microseconds a call, bf16, 384 images; the floor is the bytes at {rate}, a copy's rate in a CUDA graph. "
+        f"Larger copies ran at {copy_rates()[0] / 1e12:.1f} TB/s and the cache holds a part, so a call may be quicker. "
+        f"Where the first number is missing, cuDNN's is used. Norms are of an earlier run. {result['device']}, torch "
+        f"{result['torch']}."
     )
     return f"{markdown(['what', 'fused', 'torch', 'floor'], lines)}\n{words}\n"
+
+
+def blocks() -> str:
+    """A block of WRN-40-2, forward and backward, by who convolves."""
+    result = newest("fused", "gpu")
+    lines = [[row["what"], *(f"{row[key]:.0f}" for key in ("ours", "apart", "cudnn"))] for row in result["blocks"]]
+    header = ["forward and backward", "sums in the convolution", "sums apart", "cuDNN's convolutions"]
+    words = "Microseconds a block, bf16, dropout 0.3; norms, and weight gradients up to 64 channels, are ours in all."
+    return f"{markdown(header, lines)}\n{words}\n"
+
+
+def copy_rates() -> tuple[float, float]:
+    """Bytes a second, read and written, of a copy: of 2 GB, and of 400 MB in a CUDA graph."""
+    return (
+        newest("search", "gpu")["ceilings"]["copy_bytes_per_s"],
+        newest("fused", "gpu")["copy_bytes_per_second"],
+    )
+
+
+WRN = "WRN-40-2 32x32, 128 + 256"
+ACTIVATIONS = 5e9
+"""Bytes of a WRN-40-2 step on 384 images, about: benchmarks/bench_step.py."""
+
+
+def asked_of_the_step() -> str:
+    """DAL's step on the fast path against what was asked for, by rows of one run."""
+    rows = {row["variant"]: row for row in newest("step", "gpu")["shapes"][WRN]}
+    dal, oe = rows["dal, graphed, triton, fused kernels"], rows["oe, graphed, fused kernels"]
+    reference = next(row for name, row in rows.items() if name.startswith("reference-shaped"))
+    rate, over_oe, times = dal["images_per_second"], dal["ms"] / oe["ms"], reference["ms"] / dal["ms"]
+    slow = rate * dal["ms"] / dal["p90"]
+    whole = next(row for row in newest("runs", "gpu")["runs"] if "dal" in row["recipe"])["images_per_second"]
+    floors = [(1e3 * ACTIVATIONS / copied, copied) for copied in copy_rates()]
+    shares = " and ".join(
+        f"{dal['ms'] / ms:.1f} times the {ms:.1f} ms at {copied / 1e12:.1f} TB/s" for ms, copied in floors
+    )
+    text = [
+        verdict(rate >= 75_000, f"{rate:,.0f}, and {slow:,.0f} at the ninth decile of the steps", "75,000 images/s")
+        + f" That is the step alone; a whole run has {whole:,.0f} (below).",
+        verdict(over_oe <= 1.02, f"{over_oe:.3f}", "DAL at most 1.02 times OE"),
+        verdict(times >= 8, f"{times:.1f} times", "8 times the reference-shaped step")
+        + f" (That step is quicker here than where the 8 was set: {reference['ms']:.1f} ms against 39.6.)",
+        f"Bytes set the floor, about {ACTIVATIONS / 1e9:.0f} GB of activations. The step stands at {shares}, the two "
+        "rates at which copies were measured.",
+    ]
+    return "".join(f"- {line}\n" for line in text)
+
+
+GROUPS = {
+    "our convolutions, forward and input gradient": ("_tap_conv", "_row_conv"),
+    "our norms": ("_reduce_", "_apply", "_finish_", "_statistics"),
+    "cuDNN's convolutions": ("sm90_xmma_", "sm80_xmma_fprop", "void cask_plugin"),
+    "our weight gradients": ("_weight_gradient", "_add_parts"),
+}
+"""Kernels of a profile, by how their names begin."""
+
+
+def profile() -> str:
+    """Milliseconds of a DAL step by groups of kernels; five steps were profiled, augmentation among them."""
+    path = sorted(RESULTS.glob("*-step-fused-profile.txt"))[-1]
+    steps, units, spent = 5, {"ms": 1.0, "us": 1e-3}, dict.fromkeys(GROUPS, 0.0)
+    for line in path.read_text().splitlines():
+        name, _, numbers = re.sub(r"\s{2,}", "\t", line.strip()).partition("\t")
+        group = next((group for group, begins in GROUPS.items() if name.startswith(begins)), None)
+        if group:
+            figure = numbers.split("\t")[5]
+            spent[group] += float(figure[:-2]) * units[figure[-2:]] / steps
+    whole = re.search(r"Self CUDA time total: ([\d.]+)ms", path.read_text())
+    assert whole, f"{path.name}: no total"
+    total = float(whole[1]) / steps
+    spent["the rest: head, losses, search, optimiser, casts, augmentation and what is small"] = total - sum(
+        spent.values()
+    )
+    lines = [[group, f"{ms:.2f}", f"{100 * ms / total:.0f} %"] for group, ms in spent.items()]
+    return markdown(["kernels", "ms a step", "share"], lines)
+
+
+FAST_EAGER = RESULTS.parent.parent / "results" / "fast-eager"
+METRICS = {"fpr95_id": "FPR95", "auroc": "AUROC"}
+
+
+def fast_eager() -> str:
+    """Percent by both paths and their paired differences, from results/fast-eager/."""
+    intervals, differences = (
+        [json.loads(line) for line in (FAST_EAGER / f"{name}.jsonl").read_text().splitlines()]
+        for name in ("intervals", "differences")
+    )
+    value = {(row["method"], row["set"]): row for row in intervals}
+    lines = []
+    for row in differences:
+        eager, fast = (value[method, row["set"]][row["metric"]] for method in (row["second"], row["first"]))
+        bounds = f"{100 * row['value']:+.1f} [{100 * row['low']:.1f}, {100 * row['high']:.1f}]"
+        lines.append(
+            [row["set"], METRICS[row["metric"]], f"{100 * eager:.2f}", f"{100 * fast:.2f}", bounds, f"{row['p']:.2f}"]
+        )
+    apart = [row for row in differences if row["low"] > 0 or row["high"] < 0]
+    named = "; ".join(f"{row['set']}, {METRICS[row['metric']]}" for row in apart)
+    first, second = differences[0]["first"], differences[0]["second"]
+    accuracy = [100 * value[method, "average"]["accuracy"] for method in (second, first)]
+    words = (
+        f"Percent, {differences[0]['seeds']} seeds, 95 % intervals of the paired difference. ID accuracy "
+        f"{accuracy[0]:.2f} eager, {accuracy[1]:.2f} fast. Of {len(differences)} comparisons {len(apart)} "
+        + (f"leaves out 0 ({named}), before any correction for their number" if apart else "leave out 0")
+    )
+    return f"{markdown(['set', 'metric', 'eager', 'fast', 'fast less eager', 'p'], lines, 2)}\n{words}.\n"
 
 
 def sharing() -> str:
@@ -244,6 +365,10 @@ def sharing() -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "fused-speed": fused,
+    "blocks-speed": blocks,
+    "step-asked": asked_of_the_step,
+    "step-profile": profile,
+    "fast-eager": fast_eager,
     "sharing": sharing,
     "demo-speed": demo,
     "import-speed": imports,

@@ -203,6 +203,7 @@ def test_every_command_has_an_example(cli):
         ["tune"],
         ["data", "fetch"],
         ["data", "overlap"],
+        ["data", "fingerprint"],
         ["list"],
         ["data", "check"],
     ):

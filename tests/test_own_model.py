@@ -153,3 +153,22 @@ def test_what_is_no_data_is_named():
         as_samples((torch.rand(3, 1, 2, 2), torch.zeros(2)), "x")
     with pytest.raises(DataError, match="an item is a str"):
         as_samples(TensorDataset(torch.zeros(1)), "x").__class__(["word"], "x").read(torch.tensor([0]))
+
+
+def test_outliers_may_be_widened():
+    x, y = open_named("demo/digits").read(torch.arange(200))
+    pool, _ = open_named("demo/outliers").read(torch.arange(0, 2000, 20))
+    options = {**OPTIONS, "epochs": 1, "normalise": ([0.3], [0.4]), "method": "oe"}
+    states = [
+        train_model(start(), (x, y), pool, outlier_augment=spec, **options).model.state_dict()["answer.weight"]
+        for spec in (None, "wide", {"name": "wide", "share": 0.0, "padding": 0, "flip": 0.0})
+    ]
+    assert not torch.equal(states[0], states[1])
+    assert torch.equal(states[0], states[2])
+
+
+def test_widening_needs_raw_pixels(digits, outliers):
+    with pytest.raises(ConfigError, match=r"raw pixels; pass normalise=\(mean, std\)"):
+        train_model(start(), digits, outliers, outlier_augment="wide", **OPTIONS)
+    with pytest.raises(ConfigError, match="did you mean 'wide'"):
+        train_model(start(), digits, outliers, outlier_augment="widee", normalise=([0.3], [0.4]), **OPTIONS)

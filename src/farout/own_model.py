@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from farout import seeds
 from farout.components import choose, make
 from farout.data.arrays import Subset, checked, labels_at
-from farout.data.augment import NoAugment
+from farout.data.augment import AUGMENTS, Augment, NoAugment
 from farout.data.image_files import Size
 from farout.data.loaders import Streamed
 from farout.data.pairs import Pairs
@@ -64,6 +64,7 @@ def train_model(
     device: str = "auto",
     workers: int = 0,
     run: str | Path | None = None,
+    outlier_augment: Spec | None = None,
 ) -> Trained[Model]:
     """Train any classifier that ends in a linear layer, and calibrate a detector on held-out ID data.
 
@@ -74,7 +75,8 @@ def train_model(
     augmentation, or as the share of `id_data` to keep aside.
 
     `run` keeps log and checkpoints in a folder, and the same call there continues. `head` names the final linear
-    layer where it cannot be told.
+    layer where it cannot be told. `outlier_augment="wide"` draws the outliers' colours and sharpness at random: on raw
+    pixels, uint8 or in [0, 1], so `normalise` must be given.
 
     >>> trained = farout.train(my_model, id_data=photos, outliers=textures, method="dal")     # doctest: +SKIP
     >>> trained.detector(images).is_ood                                                       # doctest: +SKIP
@@ -85,6 +87,7 @@ def train_model(
     inliers, pool = as_samples(id_data, "ID data"), None if outliers is None else as_samples(outliers, "outliers")
     if way.needs_outliers and pool is None:
         raise ConfigError(f"method {spec['name']!r} trains with auxiliary outliers; pass outliers=")
+    changes = _changes(outlier_augment, normalise is not None)
     train, kept = _cut(inliers, held_out)
     net = _opened(model.to(where), train, head, normalise)
     _limit_labels(way, net, train, str(spec["name"]))
@@ -99,6 +102,7 @@ def train_model(
         batch_size=batch_size,
         outlier_batch_size=outlier_batch_size,
         seed=seed,
+        outlier_augment=changes,
     )
     schedule = cosine(optimizer.param_groups[0]["lr"], pairs.steps, epochs)
     plan = Plan(epochs=epochs, seed=seed, title=str(spec["name"]), log_every=max(1, min(50, pairs.steps)))
@@ -113,6 +117,17 @@ def train_model(
     detector.fit(train if judged.needs_fit else None, kept, tpr=tpr)
     detector.about.update(method=spec["name"], seed=seed)
     return Trained(model, detector, rows)
+
+
+def _changes(spec: Spec | None, raw: bool) -> Augment | None:
+    """What is done to outliers before the network sees them."""
+    if spec is None:
+        return None
+    if not raw:
+        raise ConfigError(
+            "outlier_augment changes raw pixels; pass normalise=(mean, std), not a transform that does it"
+        )
+    return make("outlier_augment", AUGMENTS, {"name": spec} if isinstance(spec, str) else dict(spec))
 
 
 def _opened(model: nn.Module, train: ImageSet, head: str | None, normalise: nn.Module | tuple[Any, Any] | None) -> Net:

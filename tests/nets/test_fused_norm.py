@@ -14,6 +14,7 @@ from farout.nets import WideResNet
 from farout.nets import fused_norm as fused
 from farout.nets.kernels import KERNELS
 from farout.nets.make import make_net
+from farout.nets.norm_conv import plain_norm_conv
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 INTERPRET = ("TRITON_INTERPRET", "1" if DEVICE == "cpu" else "0")
@@ -340,12 +341,15 @@ def test_a_network_is_the_plain_one(large_launches):
 def test_a_network_draws_a_seed_for_each_block():
     net, seen = networks(0.5)[0], []
 
-    def spy(*args, seed=None, **options):
-        seen.append(seed)
-        return fused.plain_norm(*args, **options)
+    def spy(call):
+        def spied(*args, seed=None, **options):
+            seen.append(seed)
+            return call(*args, **options)
+
+        return spied
 
     for block in [stage.layer[0] for stage in (net.block1, net.block2, net.block3)]:
-        block.kernels = block.kernels._replace(norm=spy)
+        block.kernels = block.kernels._replace(norm=spy(fused.plain_norm), norm_conv=spy(plain_norm_conv))
     net.bn1.eval()  # the one norm that is not spied on
     torch.manual_seed(3)
     net(torch.randn(2, 3, 4, 4, device=DEVICE))

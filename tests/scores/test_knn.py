@@ -115,7 +115,7 @@ class LargestTensor(TorchDispatchMode):
 
 
 def test_no_tensor_is_larger_than_a_block_of_queries_times_a_piece_of_the_bank(monkeypatch):
-    monkeypatch.setattr(knn, "QUERIES", 50)
+    monkeypatch.setitem(knn.QUERIES, "cpu", 50)
     score, test = KNN(5, chunk=64).fit(NET, embedded(sample(1000, 0))), sample(500, 1)
     with LargestTensor() as largest:
         scored(score, test)
@@ -124,13 +124,13 @@ def test_no_tensor_is_larger_than_a_block_of_queries_times_a_piece_of_the_bank(m
 
 def test_the_default_pieces_stay_under_300_mb_whatever_the_number_of_queries():
     k = 1000  # ImageNet's: the products, then the k best so far beside those of a piece, values and rows
-    assert knn.QUERIES * (4 * KNN().chunk + 3 * 2 * k * (4 + 8)) < 300e6
+    assert knn.QUERIES["cpu"] * (4 * KNN().chunk + 3 * 2 * k * (4 + 8)) < 300e6
 
 
 def test_blocks_of_queries_change_nothing(monkeypatch):
     score, test = KNN(5).fit(NET, embedded(sample(100, 0))), sample(40, 1)
     whole = scored(score, test)
-    monkeypatch.setattr(knn, "QUERIES", 7)
+    monkeypatch.setitem(knn.QUERIES, "cpu", 7)
     assert torch.allclose(scored(score, test), whole, rtol=1e-6)
     assert scored(score, test[:0]).shape == (0,)
 

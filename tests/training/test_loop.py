@@ -8,7 +8,7 @@ import torch
 
 from farout import build
 from farout.config import Config
-from farout.errors import CheckpointError
+from farout.errors import CheckpointError, ConfigError
 from farout.training import Checkpoints, Interrupted, RunLog, fit, load_state, read_rows
 
 TINY = [
@@ -140,3 +140,15 @@ def test_linear_probe_trains_the_head_alone_on_features_computed_once(tmp_path):
     assert job.pairs.inliers.x.shape[1:] == (16,)  # embeddings, not images
     assert all(torch.equal(before[f"net.{name}"], value) for name, value in after.items() if "body" in name)
     assert not torch.equal(before["net.head.weight"], after["head.weight"])
+    wide = ("train.only_head=true", f"train.init={tmp_path / 'pre'}", "data.outlier_augment=wide")
+    with pytest.raises(ConfigError, match="has no images to change"):
+        run(tmp_path / "wide", "demo/dal", *wide)
+
+
+def test_outliers_alone_are_widened(tmp_path):
+    plain, wide = (
+        run(tmp_path / name, "demo/oe", "train.epochs=1", f"data.outlier_augment={name}") for name in ("same", "wide")
+    )
+    assert wide.pairs.augments[1] is not wide.pairs.augments[2]
+    assert plain.pairs.augments[1] is plain.pairs.augments[2]
+    assert not torch.equal(plain.net.head.weight, wide.net.head.weight)

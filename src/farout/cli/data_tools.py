@@ -1,11 +1,16 @@
-"""data fetch and data overlap: getting sets, and seeing that they are apart."""
+"""data fetch, data overlap and data fingerprint: getting sets, seeing that they are apart, and what else differs."""
 
 import json
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from farout.cli.app import Root, data_app, print_table
+
+if TYPE_CHECKING:
+    from farout.data.source import ImageSet
+    from farout.protocols import Protocol
 
 
 @data_app.command()
@@ -98,3 +103,79 @@ def overlap(
         lines = [[str(p.a), str(p.b), str(p.distance), f"{p.likeness:.3f}"] for p in found.examples]
         print_table(["A", "B", "Bits", "Likeness"], lines, title="nearest pairs: indices, bits, correlation of greys")
         print("Near is by a perceptual hash, which also takes some plain images for alike: look before you judge.")
+
+
+@data_app.command()
+def fingerprint(
+    id_set: Annotated[str | None, typer.Argument(metavar="ID", help="The ID set's name or path.")] = None,
+    outliers: Annotated[str | None, typer.Argument(metavar="OUTLIERS", help="The auxiliary set.")] = None,
+    tests: Annotated[list[str] | None, typer.Argument(metavar="TEST", help="OOD sets to test on.")] = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="Take all sets, less the classes it drops, from this protocol.")
+    ] = None,
+    root: Root = None,
+    count: Annotated[int, typer.Option(help="How many images of each set to look at.")] = 3000,
+    size: Annotated[int, typer.Option(help="The side to which image files are resized; a protocol has its own.")] = 32,
+    skip_missing: Annotated[
+        bool, typer.Option("--skip-missing", help="Leave out OOD sets of the protocol that are not on the disk.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Write the rows to this JSON file.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+) -> None:
+    """Say how well power spectra alone tell auxiliary outliers from ID images: a short cut that a network may take.
+
+    Example: `farout data fingerprint cifar10 tinyimagenet textures`, or with `--protocol local-cifar10`
+    """
+    from farout.data.fingerprint import fingerprint as take
+    from farout.data.fingerprint import verdict
+    from farout.training.checkpoint import write_atomically
+
+    chosen = _chosen(protocol, id_set, outliers, tests or [], size)
+    known, pool, oods = _opened(chosen, root, skip_missing)
+    rows = take(known, pool, oods, count=count)
+    found = {"id": chosen.id, "outliers": chosen.outliers, "count": count, "rows": rows}
+    text = json.dumps(found, indent=2)
+    if out is not None:
+        write_atomically(out, lambda file: file.write(f"{text}\n".encode()))  # type: ignore[arg-type]
+    if as_json:
+        print(text)
+        return
+    lines = [[row["set"], f"{row['auroc']:.3f}", f"{row['count']:,}"] for row in rows]
+    print_table(["outliers", "AUROC", "Images"], lines, title=f"{chosen.id} and {chosen.outliers}, by spectrum")
+    print(f"Verdict    {verdict(rows[0]['auroc'])}")
+
+
+def _chosen(protocol: str | None, id_set: str | None, outliers: str | None, tests: list[str], size: int) -> "Protocol":
+    """The protocol by name, or one made of the sets that were given."""
+    from farout.errors import ConfigError
+    from farout.protocols import OODSet, Protocol, load_protocol
+
+    if (protocol is None) == (id_set is None) or (id_set is not None and outliers is None):
+        raise typer.BadParameter("give ID OUTLIERS [TEST ...], or --protocol NAME alone")
+    if protocol is None:
+        return Protocol("", "", id_set or "", {"test": tuple(map(OODSet, tests))}, outliers, size=size)
+    chosen = load_protocol(protocol)
+    if chosen.outliers is None:
+        raise ConfigError(f"protocol {chosen.name!r} has no auxiliary set to look at; give ID OUTLIERS [TEST ...]")
+    return chosen
+
+
+def _opened(
+    protocol: "Protocol", root: str | None, skip_missing: bool
+) -> tuple["ImageSet", "ImageSet", dict[str, "ImageSet"]]:
+    """The sets as training and evaluation see them: ID, auxiliary and test sets, less dropped classes."""
+    from farout.data.named import open_named
+    from farout.data.outliers import auxiliary, without_classes
+    from farout.protocols import ready
+
+    protocol = ready(protocol, root, skip_missing) if protocol.name else protocol
+    known = open_named(protocol.id, root=root, size=protocol.size)
+    pool = open_named(protocol.outliers or "", root=root, size=protocol.size)
+    pool = auxiliary(pool, known.classes, protocol.drop)
+    tests = {
+        ood.name: without_classes(
+            open_named(ood.path or ood.name, root=root, split="test", size=protocol.size), ood.drop
+        )
+        for ood in protocol.sets()
+    }
+    return known, pool, tests

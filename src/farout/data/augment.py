@@ -55,8 +55,8 @@ class Wide(CropFlip):
     gain       g = exp(gain·ε), ε ~ N(0, 1), a channel;  offset: o = offset·ε
     sharpness  t is uniform in [−sharpness, sharpness]: below 0 blurs, above 0 sharpens; blur is the mean of 3x3
 
-    For auxiliary outliers (`data.outlier_augment: wide`). An auxiliary set comes out of one camera and one resampling,
-    and a network can learn to know these instead of what the pictures show (docs/results.md).
+    For auxiliary outliers (`data.outlier_augment: wide`): what is met later was not developed as they were. What it
+    gained, and over what, is in docs/results.md.
     """
 
     def __init__(

@@ -16,9 +16,11 @@ class Resident:
 
     def __init__(self, samples: ImageSet, device: torch.device | str = "cpu") -> None:
         self.set = samples
-        parts = [samples.read(chunk) for chunk in torch.arange(len(samples)).split(CHUNK)]
-        self.x = torch.cat([x for x, _ in parts]).to(device)
-        self.y = torch.cat([y for _, y in parts]).to(device)
+        x, y = samples.read(torch.arange(min(1, len(samples))))
+        self.x, self.y = (one.new_empty(len(samples), *one.shape[1:], device=device) for one in (x, y))
+        for rows in torch.arange(len(samples)).split(CHUNK):  # straight to its place: no second copy of the set
+            piece = slice(int(rows[0]), int(rows[-1]) + 1)
+            self.x[piece], self.y[piece] = samples.read(rows)
 
     def batches(self, indices: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         wanted = list(indices)

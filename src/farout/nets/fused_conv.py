@@ -7,8 +7,9 @@ place, and both are multiplied with each other, so that six reads serve nine tap
 3·C_in columns: in a channels-last batch, neighbours in a row are neighbours in memory.
 
 Products are of bfloat16, sums are float32: one part a program, added in one order, so that two calls give the same
-bits. Forward and the input's gradient are cuDNN's. Functions up to `_add_parts` are Triton's language, as in
-fused_norm.py.
+bits. Forward and the input's gradient are row_conv.py's where it has them, else cuDNN's, as is what is too wide for
+this sum.
+Functions up to `_add_parts` are Triton's language, as in fused_norm.py.
 """
 
 from __future__ import annotations  # `tl.constexpr` before there is a tl
@@ -21,7 +22,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from farout.nets.fused_norm import import_triton, interpreted, multiprocessors, runs_on
+from farout.nets.fused_norm import import_triton, multiprocessors, runs_on
+from farout.nets.row_conv import convolve, factors, fits, input_gradient
 
 if TYPE_CHECKING:
     import triton.language as tl
@@ -135,12 +137,6 @@ def kernels() -> dict[str, Any]:
     return {function.__name__[1:]: triton.jit(function) for function in (_weight_gradient, _add_parts)}
 
 
-def _factors() -> Any:
-    """The type that is multiplied: bfloat16, whose bits the interpreter would multiply as integers."""
-    language = import_triton().language
-    return language.float32 if interpreted() else language.bfloat16
-
-
 def weight_gradient(x: Tensor, g: Tensor, weight: Tensor) -> Tensor:
     """dW (C_out, C_in, 3, 3), in the type and the strides of weight, from channels-last x and g."""
     (_, c_in, H, W), c_out, launch = x.shape, g.shape[1], LAUNCH[x.shape[1]]
@@ -151,7 +147,7 @@ def weight_gradient(x: Tensor, g: Tensor, weight: Tensor) -> Tensor:
     parts = torch.empty(programs * 9 * c_in * c_out, dtype=torch.float32, device=x.device)
     dw = torch.empty_like(weight)
     kernels()["weight_gradient"][(programs, axis)](
-        *(x, g, parts, M, blocks_each, H, W, c_in, c_out, launch["block"], launch["slabs"], SLAB, _factors()),
+        *(x, g, parts, M, blocks_each, H, W, c_in, c_out, launch["block"], launch["slabs"], SLAB, factors()),
         num_warps=launch["num_warps"],
         num_stages=launch["num_stages"],
     )
@@ -164,36 +160,67 @@ def weight_gradient(x: Tensor, g: Tensor, weight: Tensor) -> Tensor:
 STRIDE_1_PADDING_1 = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
 
 
+def is_narrow(weight: Tensor) -> bool:
+    """Whether `weight_gradient` has these widths."""
+    return weight.shape[1] in LAUNCH and weight.shape[0] in OUT_CHANNELS
+
+
+def gradient_of_weight(x: Tensor, g: Tensor, weight: Tensor) -> Tensor:
+    """dW by our kernels or cuDNN's."""
+    if is_narrow(weight):
+        return weight_gradient(x, g, weight)
+    only_weight = [False, True, False]
+    dw: Tensor = torch.ops.aten.convolution_backward(g, x, weight, None, *STRIDE_1_PADDING_1, only_weight)[1]
+    return dw
+
+
+def gradient_of_input(x: Tensor, g: Tensor, weight: Tensor) -> Tensor:
+    """dx by our kernels or cuDNN's."""
+    c_out, c_in = weight.shape[:2]
+    if fits(c_out, c_in, g.shape[3]):
+        return input_gradient(g, weight)
+    only_x = [True, False, False]
+    dx: Tensor = torch.ops.aten.convolution_backward(g, x, weight, None, *STRIDE_1_PADDING_1, only_x)[0]
+    return dx
+
+
 class _FusedConv(torch.autograd.Function):
     """(x, weight) -> conv(x, weight) with gradients of both; once differentiable."""
 
     @staticmethod
     def forward(ctx, x, weight):
         ctx.save_for_backward(x, weight)
-        return torch.ops.aten.convolution(x, weight, None, *STRIDE_1_PADDING_1)
+        if not fits(x.shape[1], weight.shape[0], x.shape[3]):
+            return torch.ops.aten.convolution(x, weight, None, *STRIDE_1_PADDING_1)
+        with torch.cuda.device_of(x):
+            return convolve(x, weight)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, g):
         (x, weight), dx, dw = ctx.saved_tensors, None, None
         g = g.contiguous(memory_format=torch.channels_last)
-        if ctx.needs_input_grad[1]:
-            with torch.cuda.device_of(x):
-                dw = weight_gradient(x, g, weight)
-        if ctx.needs_input_grad[0]:
-            only_x = [True, False, False]
-            dx = torch.ops.aten.convolution_backward(g, x, weight, None, *STRIDE_1_PADDING_1, only_x)[0]
+        with torch.cuda.device_of(x):
+            if ctx.needs_input_grad[1]:
+                dw = gradient_of_weight(x, g, weight)
+            if ctx.needs_input_grad[0]:
+                dx = gradient_of_input(x, g, weight)
         return dx, dw
 
 
 def usable(x: Tensor, weight: Tensor) -> bool:
     """Whether the kernels fit: a weight's gradient will be wanted, of channels-last bfloat16 and widths we have."""
+    return is_narrow(weight) and trains(x, weight)
+
+
+def trains(x: Tensor, weight: Tensor) -> bool:
+    """Whether a convolution of x could be ours, whatever its width: it is to learn, in channels-last bfloat16."""
     if not (weight.requires_grad and torch.is_grad_enabled() and x.ndim == 4 and runs_on(x)):
         return False
-    fits = x.shape[1] == weight.shape[1] in LAUNCH and weight.shape[0] in OUT_CHANNELS and x.numel() > 0
+    meant = x.shape[1] == weight.shape[1] and x.numel() > 0
     small = x.numel() // x.shape[1] * max(weight.shape[:2]) < 2**31
     laid = x.is_contiguous(memory_format=torch.channels_last)
-    return fits and small and laid and x.dtype == weight.dtype == torch.bfloat16
+    return meant and small and laid and x.dtype == weight.dtype == torch.bfloat16
 
 
 def widened(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -132,16 +132,19 @@ def _moved(running, c, new, momentum):
 
 
 def _finish_statistics(
-    s, parts, stats, running_mean, running_var, tracked, M, programs, momentum, eps,
+    origin, parts, stats, running_mean, running_var, tracked, M, programs, momentum, eps,
     C: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """stats (2, C) ← mean, 1 / sqrt(var + eps); running statistics move as nn.BatchNorm2d's. A program a channel."""
+    """stats (2, C) ← mean, 1 / sqrt(var + eps); running statistics move as nn.BatchNorm2d's. A program a channel.
+
+    The origin may be the running mean, which is read before it moves.
+    """
     c = tl.program_id(0)
     total, squares = _part_sums(parts, programs, C, PARTS)
     shift = total / M
     spread = squares - total * shift
     spread = tl.where(spread < 0, 0.0, spread)  # not a maximum: a NaN stays one
-    mean = tl.load(s + c).to(tl.float32) + shift
+    mean = tl.load(origin + c).to(tl.float32) + shift
     tl.store(stats + c, mean)
     tl.store(stats + C + c, 1.0 / tl.sqrt(spread / M + eps))
     _moved(running_mean, c, mean, momentum)
@@ -343,24 +346,48 @@ def _power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
+class Moments(NamedTuple):
+    """Sums of a batch that its maker left: parts (2, C, programs) of Σ(x − origin), Σ(x − origin)²; origin's first C
+    numbers count."""
+
+    parts: Tensor
+    origin: Tensor
+
+
 def forward_statistics(x: Tensor, residual: Tensor | None, bn: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
     """s and stats (2, C) = mean, 1/std; moves bn's running statistics."""
     at, launch = layout(x), kernels()
     programs = at.programs("statistics")
     s = x if residual is None else torch.empty_like(x)
-    parts = torch.empty(2 * at.C * programs, dtype=torch.float32, device=x.device)
-    stats = torch.empty(2, at.C, dtype=torch.float32, device=x.device)
+    parts = torch.empty(2, at.C, programs, dtype=torch.float32, device=x.device)
     launch["statistics"][(programs,)](
         *(x, residual, s, parts, at.M, at.half), HAS_RESIDUAL=residual is not None, **at.options("statistics")
     )
-    launch["finish_statistics"][(at.C,)](
-        *(s, parts, stats, bn.running_mean, bn.running_var, bn.num_batches_tracked),
-        *(at.M, programs, bn.momentum, bn.eps),
-        C=at.C,
+    return s, finish_statistics(parts, s, bn, at.M)
+
+
+def finish_statistics(parts: Tensor, origin: Tensor, bn: nn.BatchNorm2d, M: int) -> Tensor:
+    """stats (2, C) = mean, 1/std from parts (2, C, programs) around the first C numbers of `origin`; moves bn's own."""
+    _, C, programs = parts.shape
+    stats = torch.empty(2, C, dtype=torch.float32, device=parts.device)
+    kernels()["finish_statistics"][(C,)](
+        *(origin, parts, stats, bn.running_mean, bn.running_var, bn.num_batches_tracked),
+        *(M, programs, bn.momentum, bn.eps),
+        C=C,
         PARTS=_power_of_two(programs),
         num_warps=1 if programs <= 256 else 4,
     )
-    return s, stats
+    return stats
+
+
+def sum_and_statistics(
+    x: Tensor, residual: Tensor | None, bn: nn.BatchNorm2d, moments: Moments | None
+) -> tuple[Tensor, Tensor]:
+    """`forward_statistics`, or only its end where the sums of x are there already."""
+    if moments is None:
+        return forward_statistics(x, residual, bn)
+    assert residual is None, "moments are of a sum that is done"
+    return x, finish_statistics(*moments, bn, layout(x).M)
 
 
 def forward_apply(s: Tensor, stats: Tensor, weight: Tensor, bias: Tensor, mask: Mask) -> Tensor:
@@ -378,7 +405,7 @@ def backward_sums(s: Tensor, dy: Tensor, stats: Tensor, weight: Tensor, bias: Te
     """(2, C): the gradients of weight and bias."""
     at, launch = layout(s), kernels()
     programs = at.programs("reduce_gradient")
-    parts = torch.empty(2 * at.C * programs, dtype=torch.float32, device=s.device)
+    parts = torch.empty(2, at.C, programs, dtype=torch.float32, device=s.device)
     gradients = torch.empty(2, at.C, dtype=torch.float32, device=s.device)
     launch["reduce_gradient"][(programs,)](
         *(s, dy, stats, weight, bias, mask.seed, parts, at.M, at.half, *mask.arguments()),
@@ -415,7 +442,7 @@ def backward_apply(
     return dx
 
 
-def _rows_of_channels(gradient: Tensor) -> Tensor:
+def rows_of_channels(gradient: Tensor) -> Tensor:
     return gradient.contiguous(memory_format=torch.channels_last)
 
 
@@ -423,10 +450,10 @@ class _FusedNorm(torch.autograd.Function):
     """(x, residual, weight, bias) -> (s, y) with gradients of all four; once differentiable."""
 
     @staticmethod
-    def forward(ctx, x, residual, weight, bias, bn, mask):
+    def forward(ctx, x, residual, weight, bias, bn, moments, mask):
         ctx.set_materialize_grads(False)  # most s are not used again: no zeros for them
         with torch.cuda.device_of(x):
-            s, stats = forward_statistics(x, residual, bn)
+            s, stats = sum_and_statistics(x, residual, bn, moments)
             y = forward_apply(s, stats, weight, bias, mask)
         ctx.save_for_backward(s, stats, weight, bias, mask.seed)
         ctx.threshold, ctx.has_residual = mask.threshold, residual is not None
@@ -437,13 +464,13 @@ class _FusedNorm(torch.autograd.Function):
     def backward(ctx, ds, dy):
         s, stats, weight, bias, seed = ctx.saved_tensors
         if dy is None:
-            return ds, ds if ctx.has_residual else None, None, None, None, None
-        dy, mask = _rows_of_channels(dy), Mask(seed, ctx.threshold)
-        ds = None if ds is None else _rows_of_channels(ds)
+            return ds, ds if ctx.has_residual else None, *[None] * 5
+        dy, mask = rows_of_channels(dy), Mask(seed, ctx.threshold)
+        ds = None if ds is None else rows_of_channels(ds)
         with torch.cuda.device_of(s):
             gradients = backward_sums(s, dy, stats, weight, bias, mask)
             dx = backward_apply(s, dy, ds, stats, weight, bias, gradients, mask)
-        return dx, dx if ctx.has_residual else None, gradients[0], gradients[1], None, None
+        return dx, dx if ctx.has_residual else None, gradients[0], gradients[1], *[None] * 3
 
 
 def runs_on(x: Tensor) -> bool:
@@ -479,11 +506,26 @@ def plain_norm(
     residual: Tensor | None = None,
     dropout: nn.Dropout | None = None,
     seed: Tensor | None = None,
+    moments: Moments | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """s = x + residual and y = dropout(ReLU(bn(s))), op by op; (B, C, H, W) each. `seed` is not used."""
+    """s = x + residual and y = dropout(ReLU(bn(s))), op by op; (B, C, H, W) each. `seed`, `moments` are not used."""
     s = x if residual is None else residual + x
     y = F.relu(bn(s), inplace=True)
     return s, y if dropout is None else dropout(y)
+
+
+def rate_of(dropout: nn.Dropout | None) -> float:
+    return dropout.p if dropout is not None and dropout.training else 0.0
+
+
+def make_mask(dropout: nn.Dropout | None, seed: Tensor | None, device: torch.device) -> Mask:
+    """From `seed`, drawn here if there is none and dropout wants one."""
+    level = threshold(rate_of(dropout))
+    if not level:
+        seed = None
+    elif seed is None:
+        seed = draw_seeds(1, device)[0]
+    return Mask(seed, level)
 
 
 def triton_norm(
@@ -492,16 +534,12 @@ def triton_norm(
     residual: Tensor | None = None,
     dropout: nn.Dropout | None = None,
     seed: Tensor | None = None,
+    moments: Moments | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`plain_norm` in three launches where `usable`; dropout's mask comes of `seed`, drawn here if there is none."""
-    rate = dropout.p if dropout is not None and dropout.training else 0.0
-    if not usable(x, residual, bn, rate):
+    """`plain_norm` in three launches where `usable`, one less where x's moments are known; the mask comes of `seed`."""
+    if not usable(x, residual, bn, rate_of(dropout)):
         return plain_norm(bn, x, residual, dropout)
-    if not threshold(rate):
-        seed = None
-    elif seed is None:
-        seed = draw_seeds(1, x.device)[0]
-    s, y = _FusedNorm.apply(x, residual, bn.weight, bn.bias, bn, Mask(seed, threshold(rate)))
+    s, y = _FusedNorm.apply(x, residual, bn.weight, bn.bias, bn, moments, make_mask(dropout, seed, x.device))
     return s, y
 
 

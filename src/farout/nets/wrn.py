@@ -12,6 +12,7 @@ from farout.components import choose
 from farout.errors import ConfigError
 from farout.nets.fused_norm import no_seeds
 from farout.nets.kernels import KERNELS, Kernels
+from farout.nets.norm_conv import Summands
 
 
 class PreActBlock(nn.Module):
@@ -28,17 +29,21 @@ class PreActBlock(nn.Module):
         self.convShortcut = conv(c_in, c_out, 1, stride=stride, bias=False) if c_in != c_out else None
 
     def forward(self, x: Tensor) -> Tensor:
-        branch, shortcut = self.summands(x)
-        return shortcut + branch
+        return self.summands(Summands(x)).total()
 
-    def summands(self, x: Tensor, residual: Tensor | None = None, seed: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The branch and the shortcut of input x + residual, not yet added: the next norm does that in its own pass."""
-        norm = self.kernels.norm
-        x, active = norm(self.bn1, x, residual)
-        # Only a block that changes width has a convShortcut, and it starts from the activated input.
-        shortcut = x if self.convShortcut is None else self.convShortcut(active)
-        _, inner = norm(self.bn2, self.conv1(active), dropout=self.dropout, seed=seed)
-        return self.conv2(inner), shortcut
+    def summands(self, x: Summands, seed: Tensor | None = None, whole: bool = True) -> Summands:
+        """The shortcut and the branch, added only where the kernels do that on the way, and never if not `whole`."""
+        norm, norm_conv = self.kernels.norm, self.kernels.norm_conv
+        if self.convShortcut is None:
+            shortcut, inner = norm_conv(self.bn1, self.conv1, x, origin=self.bn2.running_mean)
+        else:  # only a block that changes width has a convShortcut, and it starts from the activated input
+            _, active = norm(self.bn1, x.x, x.residual, moments=x.moments)
+            shortcut, inner = self.convShortcut(active), Summands(self.conv1(active))
+        options = {"dropout": self.dropout, "seed": seed}
+        if whole:
+            return norm_conv(self.bn2, self.conv2, inner, add=shortcut, **options)[1]
+        _, branch = norm_conv(self.bn2, self.conv2, inner, origin=shortcut, **options)
+        return Summands(branch.x, shortcut)
 
 
 class Stage(nn.Module):
@@ -53,10 +58,12 @@ class Stage(nn.Module):
         self.layer = nn.Sequential(first, *rest)
 
     def forward(self, x: Tensor, residual: Tensor | None, seeds: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
-        for block, seed in zip(self.layer, seeds, strict=True):
-            x, residual = block.summands(x, residual, seed)  # type: ignore[operator]
-        assert residual is not None
-        return x, residual
+        # Two summands come out whatever the kernels: a hook on a stage (dal-deep's) adds them up.
+        out, last = Summands(x, residual), len(self.layer) - 1
+        for n, (block, seed) in enumerate(zip(self.layer, seeds, strict=True)):
+            out = block.summands(out, seed, whole=n != last)  # type: ignore[operator]
+        assert out.residual is not None
+        return out.x, out.residual
 
 
 class WideResNet(nn.Module):
