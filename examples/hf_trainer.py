@@ -48,7 +48,7 @@ def main(epochs: int = 12) -> farout.Detector:
     model = ViTForImageClassification(ViTConfig(num_hidden_layers=2, num_attention_heads=2, num_labels=6, **SHAPE))
     rows = [{"pixel_values": x, "labels": y} for x, y in zip(*images("demo/digits", 600), strict=True)]
     with tempfile.TemporaryDirectory() as folder:
-        plan = {"num_train_epochs": epochs, "per_device_train_batch_size": 20, "learning_rate": 5e-3, "use_cpu": True}
+        plan = {"num_train_epochs": epochs, "per_device_train_batch_size": 20, "learning_rate": 2e-3, "use_cpu": True}
         settings = TrainingArguments(folder, save_strategy="no", report_to=[], disable_tqdm=True, **plan)
         trainer = OutlierTrainer(model, settings, train_dataset=rows, outliers=images("demo/outliers", 2000)[0])
         trainer.train()

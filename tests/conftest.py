@@ -4,6 +4,7 @@ import io
 import sys
 
 import pytest
+import torch
 
 from farout.cli import main
 from farout.config import Config
@@ -17,6 +18,12 @@ TINY = [
     "train.log_every=2",
     "train.device=cpu",
 ]
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """A test draws the same numbers whichever ran before it in its process."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")
