@@ -1,9 +1,12 @@
 """Tables of docs/results.md and the README, from results/fast-*/, results/local-*/ and results/tuning/."""
 
 import json
+import statistics
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+
+from scipy.special import stdtrit
 
 from farout.report.table import markdown, ordered
 from farout.training.log import read_rows
@@ -143,16 +146,93 @@ def search() -> str:
     return _plain(["ID set", "method", "gamma", "radius", "gain in loss", "efficiency"], lines)
 
 
+def discrepancy(folder: str) -> str:
+    """W1 from the auxiliary outliers to each test set, and what each method changed in FPR95 there against OE."""
+    lines = []
+    for row in read_rows(RESULTS / folder / "discrepancy.jsonl"):
+        gains = row["gains_over_oe"] or {}
+        cells = [f"{100 * gains[m]['fpr95_id'][0]:+.1f}" if gains else "" for m in ("dal", "oe-wide", "dal-wide")]
+        far = f"{row['ce']['w1']:.1f} ({row['ce']['least']:.1f})"
+        before = f"{100 * row['oe']['fpr95_id']:.1f}" if gains else ""
+        name = row["set"] if row["ood"] else f"{row['set']} (ID test)"
+        lines.append([name, f"{row['w1']:.1f} ({row['least']:.1f})", far, before, *cells])
+    return _plain(["set", "W1 after OE", "W1 after CE", "OE", "dal", "oe-wide", "dal-wide"], lines)
+
+
+def _probe_rows(**wanted: object) -> list[dict]:
+    rows = read_rows(RESULTS / "probe-cifar100" / "rows.jsonl")
+    return [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
+
+
+def _gap(rows: list[dict], base: list[dict], score: str) -> str:
+    """FPR95 over the networks, and the 95 % t-interval of its paired difference from `base`."""
+    before = {row["network"]: row[score]["fpr95"] for row in base}
+    gaps = [100 * (row[score]["fpr95"] - before[row["network"]]) for row in rows]
+    mean = statistics.fmean(gaps)
+    half = float(stdtrit(len(gaps) - 1, 0.975)) * statistics.stdev(gaps) / len(gaps) ** 0.5
+    level = 100 * statistics.fmean(row[score]["fpr95"] for row in rows)
+    return f"{level:.1f}, {mean:+.1f} [{mean - half:.1f}, {mean + half:.1f}]"
+
+
+def _probe_lines(found: dict[str, list[dict]], base: list[dict]) -> str:
+    lines = [[name, *(_gap(rows, base, score) for score in ("msp", "energy"))] for name, rows in found.items()]
+    level = [f"{100 * statistics.fmean(row[score]['fpr95'] for row in base):.1f}" for score in ("msp", "energy")]
+    return _plain(["head", "FPR95, MSP", "FPR95, energy"], [["OE", *level], *lines])
+
+
+def probe_search() -> str:
+    """Linear probes: radius, steps and step size of the search, against OE with the same weight."""
+    base = _probe_rows(study="tuning", method="oe", alpha=1.0, l2=0.001)
+    found = {}
+    for rho in (0.1, 1.0, 3.0, 10.0, 30.0):
+        found[f"proximal, rho {rho:g}"] = _probe_rows(study="tuning", method="dal", alpha=1.0, rho=rho)
+    for steps in (1, 5, 10, 20, 50):
+        found[f"reference, {steps} steps of 0.1"] = _probe_rows(study="num_search", num_search=steps)
+    for ps in (0.05, 0.5, 1.0, 5.0, 10.0):
+        found[f"reference, 10 steps of {ps:g}"] = _probe_rows(study="ps", ps=ps)
+    for rule, cost in ((r, c) for r in ("reference", "proximal") for c in ("l1", "l2")):
+        found[f"{rule}, cost {cost}"] = _probe_rows(study="cost", rule=rule, cost=cost)
+    return _probe_lines(found, base)
+
+
+def probe_tuned() -> str:
+    """Linear probes: of 30 heads each the one that validation likes best, network by network and score by score."""
+    cells = []
+    for score in ("msp", "energy"):
+        best = []
+        for method in ("oe", "dal"):
+            rows = _probe_rows(study="tuning", method=method)
+            networks = ordered(row["network"] for row in rows)
+            mine = [[row for row in rows if row["network"] == name] for name in networks]
+            best.append([min(each, key=lambda row: row[score]["validation"]) for each in mine])
+        level = 100 * statistics.fmean(row[score]["fpr95"] for row in best[0])
+        cells.append([score, f"{level:.1f}", _gap(best[1], best[0], score)])
+    return _plain(["score", "OE, tuned", "DAL, tuned"], cells)
+
+
+def probe_size() -> str:
+    """Linear probes: FPR95 with MSP by the number of auxiliary outliers, OE's and DAL's difference from it."""
+    lines = []
+    for count in (100, 300, 1000, 3000, 5000):
+        base = _probe_rows(study="size", method="oe", count=count)
+        level = 100 * statistics.fmean(row["msp"]["fpr95"] for row in base)
+        rules = [_probe_rows(study="size", rule=rule, count=count) for rule in ("proximal", "reference")]
+        lines.append([f"{count:,}", f"{level:.1f}", *(_gap(rows, base, "msp") for rows in rules)])
+    return _plain(["outliers", "OE", "DAL, proximal, rho 3", "DAL, reference, 10 steps of 0.1"], lines)
+
+
 def _plain(header: list[str], lines: list[list[str]]) -> str:
     rows = [header, ["---"] * len(header), *lines]
     return "".join("| " + " | ".join(row) + " |\n" for row in rows)
 
 
-PARTS: dict[str, Callable[[], str]] = {"search-stats": search}
+PARTS: dict[str, Callable[[], str]] = {"search-stats": search, "probe-search": probe_search}
+PARTS |= {"probe-tuned": probe_tuned, "probe-size": probe_size}
 for each in SETS:
     for title, make in (("averages", averages), ("by-set", by_set), ("verdicts", verdicts)):
         PARTS[f"{title}-{each}"] = partial(make, f"local-{each}")
     PARTS[f"tuning-{each}"] = partial(tuning, each)
     made = {"averages": averages, "by-set": by_set, "pairs": pairs, "tuning": fast_tuning}
-    for title, make in (made | {"exploration": exploration, "scores": post_hoc}).items():
+    made |= {"exploration": exploration, "scores": post_hoc, "discrepancy": discrepancy}
+    for title, make in made.items():
         PARTS[f"fast-{title}-{each}"] = partial(make, f"fast-{each}")
