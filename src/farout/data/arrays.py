@@ -115,7 +115,8 @@ class ArraySet:
         batch = np.asarray(self.images[rows.numpy()])
         if batch.dtype != np.uint8:
             return torch.from_numpy(batch.astype(np.float32))
-        return torch.from_numpy(batch).permute(0, 3, 1, 2)  # as it lies: whoever needs another order is nearer the device
+        # As it lies: whoever needs another order is nearer the device.
+        return torch.from_numpy(batch).permute(0, 3, 1, 2)
 
 
 class Subset:
