@@ -86,13 +86,14 @@ def child(plan: Row) -> Row:
     """One run in this process: the recipe trained and evaluated, with clocks around the product's own functions."""
     import torch
 
-    from farout import run
+    from farout import build, run
     from farout.training.checkpoint import Checkpoints
     from farout.training.log import RunLog
 
     warnings.simplefilter("ignore")
     torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark or plan["cudnn_benchmark"]
     imported, parts, rows = time.time() - plan["begun"], {}, []
+    build.job = spent(parts, "building", build.job)  # sets to the device, network, optimiser
     Checkpoints.save = spent(parts, "checkpoints", Checkpoints.save)  # type: ignore[method-assign]
     run._detector = spent(parts, "calibration", run._detector)
     run._guard = spent(parts, "leakage check", run._guard)
