@@ -59,6 +59,33 @@ def test_fine_tuning_starts_from_the_same_seeds_checkpoint(done, place):
     assert len(list((place / "cache").glob("demo-*"))) == 4  # ce is trained once for both of its scores
 
 
+def test_networks_that_are_trained_already_are_started_from(done, place, tmp_path):
+    """The same start gives the same run, under a key of its own: the hash of the weights, not of their path."""
+    for seed in (0, 1):
+        [run] = (one.run for one in done.tested if (one.entry.label, one.seed) == ("ce", seed) and not one.entry.score)
+        shutil.copytree(run / "detector", tmp_path / f"s{seed}" / "detector")
+    given = (*TINY, f"train.init={tmp_path}/s{{seed}}")
+    ones = [training(Entry.parse("oe"), DEMO, seed, given) for seed in (0, 1)]
+    assert [one.start for one in ones] == [None, None]
+    assert ones[0].key != ones[1].key
+    shutil.copytree(tmp_path / "s0", tmp_path / "moved")
+    moved = training(Entry.parse("oe"), DEMO, 0, (*TINY, f"train.init={tmp_path}/moved"))
+    assert moved.key == ones[0].key
+    assert training(Entry.parse("ce"), DEMO, 0, given).config.train.init is None
+    again = compare(["oe"], "demo", how(place, overrides=given, cache=tmp_path / "cache"), folder=tmp_path / "out")
+    assert len(list((tmp_path / "cache").glob("demo-*"))) == 2  # no ce
+    before = {(row["seed"], row["ood"]): row["auroc"] for row in done.rows if row["method"] == "oe"}
+    assert {(row["seed"], row["ood"]): row["auroc"] for row in again.rows} == before
+
+
+def test_a_start_that_is_not_there_is_named(tmp_path):
+    missing = training(Entry.parse("oe"), DEMO, 1, (f"train.init={tmp_path}/none-{{seed}}",))
+    with pytest.raises(ConfigError, match="none-1: there is no file"):
+        _ = missing.key
+    with pytest.raises(ConfigError, match="none of ce takes the override 'train.init=x'"):
+        check_overrides(["ce"], "demo", ["train.init=x"])
+
+
 def test_intervals_surround_the_numbers(done):
     for row in done.rows:
         for metric in ("fpr95_id", "fpr95_ood", "auroc"):

@@ -99,7 +99,7 @@ def test_mistakes_in_a_recipe_are_named(override, error, message):
 
 
 def test_init_from_a_folder_without_weights_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="holds neither checkpoints nor a model.safetensors"):
+    with pytest.raises(ConfigError, match="no folder with checkpoints or a model.safetensors"):
         build.job(Config.load("demo/oe", [f"train.init={tmp_path}"]))
 
 

@@ -216,16 +216,27 @@ def load_init(made: Net, path: Path) -> None:
         return
     elif newest := Checkpoints(path / "checkpoints").latest():
         state = newest["objective"]
-    elif (path / "model.safetensors").is_file():
-        state, path = read_tensors(path / "model.safetensors"), path / "model.safetensors"
     else:
-        raise ConfigError(f"train.init={path}: the folder holds neither checkpoints nor a model.safetensors")
+        path = init_file(path)
+        state = read_tensors(path)
     weights = {name.removeprefix("net."): t for name, t in state.items() if name.startswith("net.")}
     _grow_head(weights, made)
     try:
         made.load_state_dict(weights)
     except RuntimeError as error:
         raise ConfigError(f"train.init: {path} does not fit the recipe's network: {error}") from None
+
+
+def init_file(path: Path) -> Path:
+    """The file that `train.init` means: itself, a run's newest checkpoint, or the weights of a detector or a run's."""
+    if path.is_file():
+        return path
+    saved = Checkpoints(path / "checkpoints").files()
+    places = [*saved[-1:], path / "model.safetensors", path / "detector" / "model.safetensors"]
+    for file in places:
+        if file.is_file():
+            return file
+    raise ConfigError(f"train.init={path}: there is no file, and no folder with checkpoints or a model.safetensors")
 
 
 def _grow_head(weights: dict[str, Tensor], made: Net) -> None:

@@ -75,7 +75,10 @@ def _training(
     config = protocol.apply(recipe, outliers=way is None or way.needs_outliers)
     config = changed(config, [*(o for o in overrides if _takes(config, o)), *changes])
     start = None
-    if config.start is not None and config.train.init is None:
+    if config.train.init is not None:  # runs/ce/s{seed}: each seed has its own
+        init = config.train.init.replace("{seed}", str(seed))
+        config = replace(config, train=replace(config.train, init=init))
+    elif config.start is not None:
         start = _training(Config.load(config.start), protocol, seed, overrides)
     # The tests have no part in training, so that one run serves every protocol with the same training data.
     config = replace(config, data=replace(config.data, test={}), eval=EvalConfig(scores=[score_of(config)]))
@@ -98,8 +101,10 @@ def changed(config: Config, overrides: Sequence[str]) -> Config:
 
 
 def _takes(config: Config, override: str) -> bool:
-    """Whether an override concerns this method: method.rho=5 is for those that have a rho."""
+    """Whether an override concerns this recipe: method.rho=5 those that have a rho, train.init=RUN those that start."""
     section, _, argument = override.partition("=")[0].partition(".")
+    if (section, argument) == ("train", "init"):
+        return config.start is not None
     way = METHODS.get(config.method.get("name", ""))
     return section != "method" or way is None or argument in inspect.signature(way).parameters
 

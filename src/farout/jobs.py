@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 import farout
+from farout.build import init_file
 from farout.config import Config, DataConfig
 from farout.data.named import open_named
 from farout.errors import FaroutError
@@ -55,6 +56,8 @@ class Training:
         del tree["name"], tree["data"]["root"]
         if self.start is not None:
             tree["train"]["init"] = self.start.key
+        elif self.config.train.init is not None:
+            tree["train"]["init"] = contents(init_file(Path(self.config.train.init)))
         return digest(tree, training_data(self.config.data), code(TRAINING_CODE))
 
     def folder(self, root: Path) -> Path:
@@ -74,6 +77,13 @@ class Training:
 def digest(*things: Any) -> str:
     """One hash of plain things."""
     return hashlib.sha256(json.dumps(things, sort_keys=True).encode()).hexdigest()
+
+
+@cache
+def contents(path: Path) -> str:
+    """The hash of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @cache
