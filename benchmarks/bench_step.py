@@ -161,11 +161,10 @@ def main() -> None:
     parser.add_argument("--profiled", default="dal, compiled-graph, triton", help="which variant")
     parser.add_argument("--only", default="", help="variants whose titles have this in them; a|b for either")
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--benchmark-limit", type=int, default=10, help="how many of cuDNN's kernels are tried; 0: all")
     parser.add_argument("--out", type=Path, help="a JSON file, or a folder for <date>-<device>-step.json")
     arguments = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit = True, arguments.benchmark_limit
+    torch.backends.cudnn.benchmark = True
     name = torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()} CPU"
     result = {"date": str(date.today()), "device": name, "torch": torch.__version__, "shapes": {}}
     steps = min(arguments.steps, 15) if arguments.quick or device.type == "cpu" else arguments.steps

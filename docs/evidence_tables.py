@@ -221,13 +221,23 @@ def probe_size() -> str:
     return _plain(["outliers", "OE", "DAL, proximal, rho 3", "DAL, reference, 10 steps of 0.1"], lines)
 
 
+def fingerprints() -> str:
+    """AUROC of spectra alone: the auxiliary set and each test set against ID images."""
+    found = {}
+    for name in SETS:
+        file = json.loads((RESULTS / f"local-{name}" / "fingerprint.json").read_text())
+        found[name] = {row["set"]: f"{row['auroc']:.3f}" for row in file["rows"]}
+    sets = ordered(each for rows in found.values() for each in rows)
+    return _plain(["AUROC", *found], [[each, *(rows.get(each, "") for rows in found.values())] for each in sets])
+
+
 def _plain(header: list[str], lines: list[list[str]]) -> str:
     rows = [header, ["---"] * len(header), *lines]
     return "".join("| " + " | ".join(row) + " |\n" for row in rows)
 
 
 PARTS: dict[str, Callable[[], str]] = {"search-stats": search, "probe-search": probe_search}
-PARTS |= {"probe-tuned": probe_tuned, "probe-size": probe_size}
+PARTS |= {"probe-tuned": probe_tuned, "probe-size": probe_size, "fingerprints": fingerprints}
 for each in SETS:
     for title, make in (("averages", averages), ("by-set", by_set), ("verdicts", verdicts)):
         PARTS[f"{title}-{each}"] = partial(make, f"local-{each}")

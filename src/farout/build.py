@@ -272,6 +272,7 @@ def job(config: Config) -> Job:
         raise ConfigError("train.log_every, checkpoint_every and validate_every take 1 or more, train.epochs 0 or more")
     if config.train.epochs == 0 and config.train.init is None:
         raise ConfigError("train.epochs=0 and no train.init: the weights would be random; set train.init")
+    outlier_augment = _outlier_augment(config)
     splits = id_splits(config.data)
     way = method(config)
     whole = net(config, len(class_names(splits.train)))
@@ -286,8 +287,6 @@ def job(config: Config) -> Job:
         train_set = _features(whole, splits.train)
         pool = _features(whole, pool) if pool is not None else None
         augment = {"name": "none"}
-        if config.data.outlier_augment["name"] != "same":
-            raise ConfigError("train.only_head trains on stored features; data.outlier_augment has no images to change")
     way.prepare(trained)
     objective = Objective(trained, way).to(where)
     optimizer = make("optimizer", OPTIMIZERS, config.optim, parameters=objective.parameters())
@@ -298,7 +297,7 @@ def job(config: Config) -> Job:
         batch_size=config.data.batch_size,
         outlier_batch_size=config.data.outlier_batch_size,
         seed=config.train.seed,
-        outlier_augment=_outlier_augment(config),
+        outlier_augment=outlier_augment,
     )
     schedule = make(
         "schedule",
@@ -321,7 +320,11 @@ def job(config: Config) -> Job:
 def _outlier_augment(config: Config) -> Augment | None:
     """What the recipe does to outliers alone; None for what it does to all."""
     spec = config.data.outlier_augment
-    return None if spec == {"name": "same"} else make("outlier_augment", AUGMENTS, spec)
+    if spec == {"name": "same"}:
+        return None
+    if config.train.only_head:
+        raise ConfigError("train.only_head trains on stored features; data.outlier_augment has no images to change")
+    return make("outlier_augment", AUGMENTS, spec)
 
 
 def bare_objective(config: Config, state: dict[str, Tensor]) -> Objective:

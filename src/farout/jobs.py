@@ -79,7 +79,6 @@ def digest(*things: Any) -> str:
     return hashlib.sha256(json.dumps(things, sort_keys=True).encode()).hexdigest()
 
 
-@cache
 def contents(path: Path) -> str:
     """The hash of a file."""
     with path.open("rb") as file:
