@@ -33,6 +33,7 @@ from farout.nets import fused_conv as conv
 from farout.nets import fused_norm as fused
 from farout.nets.cast_weights import cast_all
 from farout.nets.kernels import KERNELS
+from farout.nets.launches import interpreted
 from farout.nets.norm_conv import Summands
 from farout.nets.wrn import PreActBlock
 
@@ -157,7 +158,7 @@ def truth(s: Tensor, ds: Tensor | None, dy: Tensor, bn: nn.BatchNorm2d, kept: Te
 
 def error(got: Tensor, want: Tensor, rounds: bool) -> float:
     """The largest error, in units of what is allowed: 1e-5 of the largest value, and half an ulp where bf16 rounds."""
-    half_ulp = 2**-7 if fused.interpreted() else 2**-8  # the interpreter cuts instead of rounding
+    half_ulp = 2**-7 if interpreted() else 2**-8  # the interpreter cuts instead of rounding
     allowed = 1e-5 * want.abs().max() + (half_ulp * want.abs() if rounds else 0)
     return float(((got.detach().double() - want).abs() / allowed).max())
 
@@ -176,7 +177,7 @@ def check(shape: tuple[int, ...], dtype: torch.dtype, residual: bool, rate: floa
         stored = fused.triton_norm(bn, x, other)[0]
     bn.load_state_dict(state)
     want = truth(stored, ds, dy, bn, kept)
-    s_true = stored if fused.interpreted() or other is None else x + other
+    s_true = stored if interpreted() or other is None else x + other
 
     def call() -> dict[str, Tensor]:
         bn.load_state_dict(state)

@@ -13,6 +13,7 @@ from farout.errors import ConfigError, FaroutError
 from farout.nets import WideResNet
 from farout.nets import fused_norm as fused
 from farout.nets.kernels import KERNELS
+from farout.nets.launches import runs_on
 from farout.nets.make import make_net
 from farout.nets.norm_conv import plain_norm_conv
 
@@ -293,8 +294,8 @@ def test_on_a_cpu_it_is_the_plain_norm(monkeypatch):
 
 def test_nobody_traces_or_transforms_the_kernels():
     bn, x = batch_norm(), images(2, 16, 2, 2)
-    assert fused.runs_on(x)
-    assert not torch.func.vmap(lambda x: x * fused.runs_on(x))(x).any()
+    assert runs_on(x)
+    assert not torch.func.vmap(lambda x: x * runs_on(x))(x).any()
     assert not is_fused(torch.compile(fused.triton_norm, backend="eager", fullgraph=True)(bn, x)[1])
 
 

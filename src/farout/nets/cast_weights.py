@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from farout.nets.fused_norm import runs_on
+from farout.nets.launches import runs_on
 
 
 class _CastAll(torch.autograd.Function):

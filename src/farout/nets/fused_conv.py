@@ -22,19 +22,22 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from farout.nets.fused_norm import import_triton, multiprocessors, runs_on
+from farout.nets.launches import import_triton, launch, multiprocessors, runs_on, wait_for_inputs, waiting
 from farout.nets.row_conv import convolve, factors, fits, input_gradient
 
 if TYPE_CHECKING:
     import triton.language as tl
 
 LAUNCH = {
-    8: {"block": 128, "slabs": 1, "programs": 2, "num_warps": 4, "num_stages": 3},
-    16: {"block": 64, "slabs": 1, "programs": 3, "num_warps": 4, "num_stages": 3},
-    32: {"block": 64, "slabs": 2, "programs": 2, "num_warps": 4, "num_stages": 3},
-    64: {"block": 64, "slabs": 1, "programs": 2, "num_warps": 4, "num_stages": 3},
+    8: {"block": 128, "slabs": 1, "programs": 2, "few": 1, "num_warps": 4, "num_stages": 3},
+    16: {"block": 64, "slabs": 1, "programs": 3, "few": 2, "num_warps": 4, "num_stages": 3},
+    32: {"block": 64, "slabs": 2, "programs": 2, "few": 1, "num_warps": 4, "num_stages": 3},
+    64: {"block": 64, "slabs": 1, "programs": 2, "few": 2, "num_warps": 4, "num_stages": 3},
 }
-"""By C_in: places of a block, 64-column slabs that a program keeps sums of, programs to a multiprocessor."""
+"""By C_in: places of a block, 64-column slabs that a program keeps sums of, programs to a multiprocessor, and how many
+there are to be of these for a small batch: each leaves a part, and parts are bytes, too."""
+SMALL = 12
+"""Fewer blocks to a program than this are a small batch."""
 OUT_CHANNELS = (16, 32, 64)
 FEWEST = 8
 """Fewer input channels than this are filled up with zeros: 16 bytes a place, which tensor cores can read."""
@@ -80,9 +83,10 @@ def _store_slab(part, j, o, sum0, sum1, sum2, C_IN: tl.constexpr, C_OUT: tl.cons
 def _weight_gradient(
     x, g, parts, M, blocks_each,
     H: tl.constexpr, W: tl.constexpr, C_IN: tl.constexpr, C_OUT: tl.constexpr,
-    BLOCK: tl.constexpr, SLABS: tl.constexpr, SLAB: tl.constexpr, FACTORS: tl.constexpr,
+    BLOCK: tl.constexpr, SLABS: tl.constexpr, SLAB: tl.constexpr, FACTORS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """parts (programs, 3, 3·C_in, C_out) ← the sums over `blocks_each` blocks, of SLABS slabs; an axis for the rest."""
+    wait_for_inputs(EARLY)
     k, o, j = tl.arange(0, BLOCK), tl.arange(0, C_OUT), tl.program_id(1) * (SLABS * SLAB) + tl.arange(0, SLAB)
     zero = tl.zeros((SLAB, C_OUT), tl.float32)
     a0, a1, a2 = zero, zero, zero
@@ -110,9 +114,10 @@ def _weight_gradient(
 
 def _add_parts(
     parts, dw, programs, to_o, to_c, to_dy, to_dx,
-    C_IN: tl.constexpr, C_OUT: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+    C_IN: tl.constexpr, C_OUT: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """dw ← Σ parts, rounded once; dw has the strides of the weight."""
+    wait_for_inputs(EARLY)
     size: tl.constexpr = 9 * C_IN * C_OUT
     e, p = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, PARTS)
     total = tl.zeros((PARTS, BLOCK), tl.float32)
@@ -131,7 +136,7 @@ def _add_parts(
 def kernels() -> dict[str, Any]:
     """The two kernels by name; their helpers are turned in place, where the kernels look them up."""
     triton, scope = import_triton(), globals()
-    scope["tl"] = triton.language
+    scope["tl"], scope["wait_for_inputs"] = triton.language, waiting()
     for function in (_x_slab, _g_rows, _add_products, _store_slab):
         scope[function.__name__] = triton.jit(function)
     return {function.__name__[1:]: triton.jit(function) for function in (_weight_gradient, _add_parts)}
@@ -139,20 +144,26 @@ def kernels() -> dict[str, Any]:
 
 def weight_gradient(x: Tensor, g: Tensor, weight: Tensor) -> Tensor:
     """dW (C_out, C_in, 3, 3), in the type and the strides of weight, from channels-last x and g."""
-    (_, c_in, H, W), c_out, launch = x.shape, g.shape[1], LAUNCH[x.shape[1]]
-    M, axis = x.numel() // c_in, -(-3 * c_in // (SLAB * launch["slabs"]))
-    blocks = -(-M // launch["block"])
-    blocks_each = -(-blocks * axis // (launch["programs"] * multiprocessors(x.device)))
+    (_, c_in, H, W), c_out, how = x.shape, g.shape[1], LAUNCH[x.shape[1]]
+    M, axis = x.numel() // c_in, -(-3 * c_in // (SLAB * how["slabs"]))
+    blocks, places = -(-M // how["block"]), multiprocessors(x.device)
+    each = how["programs"] if blocks * axis >= SMALL * how["programs"] * places else how["few"]
+    blocks_each = -(-blocks * axis // (each * places))
     programs = -(-blocks // blocks_each)
     parts = torch.empty(programs * 9 * c_in * c_out, dtype=torch.float32, device=x.device)
     dw = torch.empty_like(weight)
-    kernels()["weight_gradient"][(programs, axis)](
-        *(x, g, parts, M, blocks_each, H, W, c_in, c_out, launch["block"], launch["slabs"], SLAB, factors()),
-        num_warps=launch["num_warps"],
-        num_stages=launch["num_stages"],
+    launch(
+        kernels()["weight_gradient"],
+        (programs, axis),
+        *(x, g, parts, M, blocks_each, H, W, c_in, c_out, how["block"], how["slabs"], SLAB, factors()),
+        num_warps=how["num_warps"],
+        num_stages=how["num_stages"],
     )
-    kernels()["add_parts"][(-(-9 * c_in * c_out // ADD["elements"]),)](
-        *(parts, dw, programs, *dw.stride(), c_in, c_out, ADD["parts"], ADD["elements"]), num_warps=ADD["num_warps"]
+    launch(
+        kernels()["add_parts"],
+        (-(-9 * c_in * c_out // ADD["elements"]),),
+        *(parts, dw, programs, *dw.stride(), c_in, c_out, ADD["parts"], ADD["elements"]),
+        num_warps=ADD["num_warps"],
     )
     return dw
 

@@ -14,7 +14,6 @@ triton, and `tl` below is then never looked up.
 
 from __future__ import annotations  # `tl.constexpr` before there is a tl
 
-import os
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from farout.errors import FaroutError
+from farout.nets.launches import import_triton, launch, multiprocessors, runs_on, wait_for_inputs, waiting
 
 if TYPE_CHECKING:
     import triton.language as tl
@@ -101,9 +100,11 @@ def _origin(x, residual, s, c, HAS_RESIDUAL: tl.constexpr):
 
 
 def _statistics(
-    x, residual, s, parts, M, half, HAS_RESIDUAL: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr
+    x, residual, s, parts, M, half, HAS_RESIDUAL: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """s ← x + residual; parts (2, C, programs) ← Σ(s − origin), Σ(s − origin)² of the rows this program took."""
+    wait_for_inputs(EARLY)
     c, r = tl.arange(0, C), tl.arange(0, BLOCK)
     origin = _origin(x, residual, s, c, HAS_RESIDUAL)
     total, squares = tl.zeros((BLOCK, C), tl.float32), tl.zeros((BLOCK, C), tl.float32)
@@ -133,12 +134,13 @@ def _moved(running, c, new, momentum):
 
 def _finish_statistics(
     origin, parts, stats, running_mean, running_var, tracked, M, programs, momentum, eps,
-    C: tl.constexpr, PARTS: tl.constexpr,
+    C: tl.constexpr, PARTS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """stats (2, C) ← mean, 1 / sqrt(var + eps); running statistics move as nn.BatchNorm2d's. A program a channel.
 
     The origin may be the running mean, which is read before it moves.
     """
+    wait_for_inputs(EARLY)
     c = tl.program_id(0)
     total, squares = _part_sums(parts, programs, C, PARTS)
     shift = total / M
@@ -170,9 +172,10 @@ def _apply_half(
 
 def _apply(
     s, stats, weight, bias, seed, y, M, half, threshold, factor,
-    C: tl.constexpr, BLOCK: tl.constexpr, DROPOUT: tl.constexpr,
+    C: tl.constexpr, BLOCK: tl.constexpr, DROPOUT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """y ← dropout(ReLU((s − mean)·weight/std + bias)). Last rows first: the cache still holds those."""
+    wait_for_inputs(EARLY)
     c = tl.arange(0, C)
     row = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK + tl.arange(0, BLOCK)
     mean, scale, shift = tl.load(stats + c), tl.load(weight + c) * tl.load(stats + C + c), tl.load(bias + c)
@@ -193,9 +196,10 @@ def _gradient_half(
 
 def _reduce_gradient(
     s, dy, stats, weight, bias, seed, parts, M, half, threshold, factor,
-    C: tl.constexpr, BLOCK: tl.constexpr, DROPOUT: tl.constexpr,
+    C: tl.constexpr, BLOCK: tl.constexpr, DROPOUT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """parts (2, C, programs) ← Σ dz, Σ dz·(s − mean) of the rows this program took."""
+    wait_for_inputs(EARLY)
     c, r = tl.arange(0, C), tl.arange(0, BLOCK)
     mean, scale, shift = tl.load(stats + c), tl.load(weight + c) * tl.load(stats + C + c), tl.load(bias + c)
     total, products = tl.zeros((BLOCK, C), tl.float32), tl.zeros((BLOCK, C), tl.float32)
@@ -216,8 +220,9 @@ def _reduce_gradient(
     tl.store(parts + C * tl.num_programs(0) + at, tl.sum(products, axis=0))
 
 
-def _finish_gradient(parts, stats, gradients, programs, C: tl.constexpr, PARTS: tl.constexpr):
+def _finish_gradient(parts, stats, gradients, programs, C: tl.constexpr, PARTS: tl.constexpr, EARLY: tl.constexpr):
     """gradients (2, C) ← those of weight, Σ dz·x̂, and of bias, Σ dz. A program a channel."""
+    wait_for_inputs(EARLY)
     c = tl.program_id(0)
     total, products = _part_sums(parts, programs, C, PARTS)
     tl.store(gradients + c, products * tl.load(stats + C + c))
@@ -237,9 +242,10 @@ def _dx_half(
 
 def _apply_gradient(
     s, dy, ds, stats, weight, bias, seed, gradients, dx, M, half, threshold, factor,
-    HAS_DS: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, DROPOUT: tl.constexpr,
+    HAS_DS: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, DROPOUT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """dx ← weight/std·(dz − mean dz − x̂·mean(dz·x̂)) + ds. Last rows first, as in `_apply`."""
+    wait_for_inputs(EARLY)
     c = tl.arange(0, C)
     row = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK + tl.arange(0, BLOCK)
     mean, inverse, shift = tl.load(stats + c), tl.load(stats + C + c), tl.load(bias + c)
@@ -261,39 +267,16 @@ def _apply_gradient(
 # ---- Python again
 
 
-def import_triton() -> Any:
-    try:
-        import triton
-        import triton.language
-    except Exception as error:  # a half-installed triton or driver raises more than ImportError
-        raise FaroutError(
-            f"a net with kernels: triton needs triton, which does not import here ({error}); use kernels: plain"
-        ) from error
-    return triton
-
-
 @cache
 def kernels() -> dict[str, Any]:
     """The six kernels by name, triton imported; their helpers are turned in place, where the kernels look them up."""
     triton, scope = import_triton(), globals()
-    scope["tl"] = triton.language
+    scope["tl"], scope["wait_for_inputs"] = triton.language, waiting()
     helpers = [_hash, _bits, _read, _write, _deviation, _origin, _part_sums, _moved, _through]
     for function in [*helpers, _apply_half, _gradient_half, _dx_half]:
         scope[function.__name__] = triton.jit(function)
     whole = [_statistics, _finish_statistics, _apply, _reduce_gradient, _finish_gradient, _apply_gradient]
     return {function.__name__[1:]: triton.jit(function) for function in whole}
-
-
-def interpreted() -> bool:
-    """Whether TRITON_INTERPRET=1 is set, and was when triton came in: kernels then run in NumPy, on CPU tensors."""
-    return os.environ.get("TRITON_INTERPRET") == "1" and "Interpreted" in type(kernels()["apply"]).__name__
-
-
-@cache
-def multiprocessors(device: torch.device) -> int:
-    if device.type == "cpu":
-        return 1  # the interpreter: PROGRAMS are enough
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 class Layout(NamedTuple):
@@ -356,12 +339,16 @@ class Moments(NamedTuple):
 
 def forward_statistics(x: Tensor, residual: Tensor | None, bn: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
     """s and stats (2, C) = mean, 1/std; moves bn's running statistics."""
-    at, launch = layout(x), kernels()
+    at = layout(x)
     programs = at.programs("statistics")
     s = x if residual is None else torch.empty_like(x)
     parts = torch.empty(2, at.C, programs, dtype=torch.float32, device=x.device)
-    launch["statistics"][(programs,)](
-        *(x, residual, s, parts, at.M, at.half), HAS_RESIDUAL=residual is not None, **at.options("statistics")
+    launch(
+        kernels()["statistics"],
+        (programs,),
+        *(x, residual, s, parts, at.M, at.half),
+        HAS_RESIDUAL=residual is not None,
+        **at.options("statistics"),
     )
     return s, finish_statistics(parts, s, bn, at.M)
 
@@ -370,7 +357,9 @@ def finish_statistics(parts: Tensor, origin: Tensor, bn: nn.BatchNorm2d, M: int)
     """stats (2, C) = mean, 1/std from parts (2, C, programs) around the first C numbers of `origin`; moves bn's own."""
     _, C, programs = parts.shape
     stats = torch.empty(2, C, dtype=torch.float32, device=parts.device)
-    kernels()["finish_statistics"][(C,)](
+    launch(
+        kernels()["finish_statistics"],
+        (C,),
         *(origin, parts, stats, bn.running_mean, bn.running_var, bn.num_batches_tracked),
         *(M, programs, bn.momentum, bn.eps),
         C=C,
@@ -393,7 +382,9 @@ def sum_and_statistics(
 def forward_apply(s: Tensor, stats: Tensor, weight: Tensor, bias: Tensor, mask: Mask) -> Tensor:
     """y = dropout(ReLU(BN(s)))."""
     at, y = layout(s), torch.empty_like(s)
-    kernels()["apply"][(at.blocks("apply"),)](
+    launch(
+        kernels()["apply"],
+        (at.blocks("apply"),),
         *(s, stats, weight, bias, mask.seed, y, at.M, at.half, *mask.arguments()),
         DROPOUT=mask.seed is not None,
         **at.options("apply"),
@@ -403,16 +394,20 @@ def forward_apply(s: Tensor, stats: Tensor, weight: Tensor, bias: Tensor, mask: 
 
 def backward_sums(s: Tensor, dy: Tensor, stats: Tensor, weight: Tensor, bias: Tensor, mask: Mask) -> Tensor:
     """(2, C): the gradients of weight and bias."""
-    at, launch = layout(s), kernels()
+    at = layout(s)
     programs = at.programs("reduce_gradient")
     parts = torch.empty(2, at.C, programs, dtype=torch.float32, device=s.device)
     gradients = torch.empty(2, at.C, dtype=torch.float32, device=s.device)
-    launch["reduce_gradient"][(programs,)](
+    launch(
+        kernels()["reduce_gradient"],
+        (programs,),
         *(s, dy, stats, weight, bias, mask.seed, parts, at.M, at.half, *mask.arguments()),
         DROPOUT=mask.seed is not None,
         **at.options("reduce_gradient"),
     )
-    launch["finish_gradient"][(at.C,)](
+    launch(
+        kernels()["finish_gradient"],
+        (at.C,),
         *(parts, stats, gradients, programs),
         C=at.C,
         PARTS=_power_of_two(programs),
@@ -433,7 +428,9 @@ def backward_apply(
 ) -> Tensor:
     """The gradient of x, which is also that of the residual."""
     at, dx = layout(s), torch.empty_like(s)
-    kernels()["apply_gradient"][(at.blocks("apply_gradient"),)](
+    launch(
+        kernels()["apply_gradient"],
+        (at.blocks("apply_gradient"),),
         *(s, dy, ds, stats, weight, bias, mask.seed, gradients, dx, at.M, at.half, *mask.arguments()),
         HAS_DS=ds is not None,
         DROPOUT=mask.seed is not None,
@@ -471,13 +468,6 @@ class _FusedNorm(torch.autograd.Function):
             gradients = backward_sums(s, dy, stats, weight, bias, mask)
             dx = backward_apply(s, dy, ds, stats, weight, bias, gradients, mask)
         return dx, dx if ctx.has_residual else None, gradients[0], gradients[1], *[None] * 3
-
-
-def runs_on(x: Tensor) -> bool:
-    """Whether kernels can take x where it is: a GPU, or Triton's interpreter, and nobody tracing or transforming."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return False
-    return x.is_cuda or interpreted()
 
 
 def usable(x: Tensor, residual: Tensor | None, bn: nn.BatchNorm2d, rate: float) -> bool:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from farout.nets.fused_norm import import_triton, interpreted, multiprocessors
+from farout.nets.launches import import_triton, interpreted, launch, multiprocessors, wait_for_inputs, waiting
 
 if TYPE_CHECKING:
     import triton.language as tl
@@ -40,6 +40,7 @@ class Launch(NamedTuple):
 
 
 LAUNCH = {
+    (8, 16, False): Launch("row_conv", 64, 16, 4, 4, 3),
     (16, 32, False): Launch("row_conv", 64, 32, 4, 4, 3),
     (32, 16, False): Launch("row_conv", 64, 16, 4, 4, 3),
     (32, 32, False): Launch("row_conv", 64, 32, 3, 4, 3),
@@ -86,32 +87,48 @@ def _store_sums(parts, o, total, squares, C: tl.constexpr):
     tl.store(at + C * programs, tl.sum(squares, axis=0))
 
 
-def _tap(weight, c, o, to_in, to_out, FACTORS: tl.constexpr):
-    return tl.load(weight + c[:, None] * to_in + o[None, :] * to_out).to(FACTORS)
+def _tap(weight, c, o, to_in, to_out, C_IN: tl.constexpr, FACTORS: tl.constexpr):
+    at = weight + c[:, None] * to_in + o[None, :] * to_out
+    if C_IN < 16:
+        value = tl.load(at, mask=(c < C_IN)[:, None], other=0.0)
+    else:
+        value = tl.load(at)
+    return value.to(FACTORS)
+
+
+def _places(at, inside, c, C_IN: tl.constexpr, FACTORS: tl.constexpr):
+    """x at some places, 0 outside, and in the channels that fill 8 up to the 16 of a product."""
+    mask = inside[:, None]
+    if C_IN < 16:
+        mask &= (c < C_IN)[None, :]
+    return tl.load(at, mask=mask, other=0.0).to(FACTORS)
 
 
 def _row_conv(
     x, weight, out, add, origin, parts, images, ranges, rows_each, to_in, to_out, to_dy, to_dx,
     H: tl.constexpr, W: tl.constexpr, C_IN: tl.constexpr, C_OUT: tl.constexpr,
     BLOCK: tl.constexpr, WIDTH: tl.constexpr, ADD: tl.constexpr, SUMS: tl.constexpr, FACTORS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """A program: BLOCK // W images, `rows_each` rows of them, WIDTH output channels."""
-    k, c, o = tl.arange(0, BLOCK), tl.arange(0, C_IN), tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    wait_for_inputs(EARLY)
+    DEPTH: tl.constexpr = 16 if C_IN < 16 else C_IN
+    k, c, o = tl.arange(0, BLOCK), tl.arange(0, DEPTH), tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     group = tl.program_id(0) // ranges
     image, col = group * (BLOCK // W) + k // W, k % W
     here = (k < BLOCK // W * W) & (image < images)
     first = (tl.program_id(0) - group * ranges) * rows_each
     last = tl.minimum(first + rows_each, H)
     place = image * (H * W) + col
-    w00 = _tap(weight, c, o, to_in, to_out, FACTORS)
-    w01 = _tap(weight + to_dx, c, o, to_in, to_out, FACTORS)
-    w02 = _tap(weight + 2 * to_dx, c, o, to_in, to_out, FACTORS)
-    w10 = _tap(weight + to_dy, c, o, to_in, to_out, FACTORS)
-    w11 = _tap(weight + to_dy + to_dx, c, o, to_in, to_out, FACTORS)
-    w12 = _tap(weight + to_dy + 2 * to_dx, c, o, to_in, to_out, FACTORS)
-    w20 = _tap(weight + 2 * to_dy, c, o, to_in, to_out, FACTORS)
-    w21 = _tap(weight + 2 * to_dy + to_dx, c, o, to_in, to_out, FACTORS)
-    w22 = _tap(weight + 2 * to_dy + 2 * to_dx, c, o, to_in, to_out, FACTORS)
+    w00 = _tap(weight, c, o, to_in, to_out, C_IN, FACTORS)
+    w01 = _tap(weight + to_dx, c, o, to_in, to_out, C_IN, FACTORS)
+    w02 = _tap(weight + 2 * to_dx, c, o, to_in, to_out, C_IN, FACTORS)
+    w10 = _tap(weight + to_dy, c, o, to_in, to_out, C_IN, FACTORS)
+    w11 = _tap(weight + to_dy + to_dx, c, o, to_in, to_out, C_IN, FACTORS)
+    w12 = _tap(weight + to_dy + 2 * to_dx, c, o, to_in, to_out, C_IN, FACTORS)
+    w20 = _tap(weight + 2 * to_dy, c, o, to_in, to_out, C_IN, FACTORS)
+    w21 = _tap(weight + 2 * to_dy + to_dx, c, o, to_in, to_out, C_IN, FACTORS)
+    w22 = _tap(weight + 2 * to_dy + 2 * to_dx, c, o, to_in, to_out, C_IN, FACTORS)
     zero, none = tl.zeros((BLOCK, WIDTH), tl.float32), tl.zeros_like(k)
     above, level = zero, zero  # the output's rows above x's row and level with it, as far as they have come
     total, squares = zero, zero
@@ -122,9 +139,9 @@ def _row_conv(
         inside = here & (at_row < H)
         ahead = _added(add, m, o, here & (at_row >= first) & (at_row < last), now, C_OUT, ADD)
         at = x + m[:, None] * C_IN + c[None, :]
-        left = tl.load(at - C_IN, mask=(inside & (col > 0))[:, None], other=0.0).to(FACTORS)
-        middle = tl.load(at, mask=inside[:, None], other=0.0).to(FACTORS)
-        right = tl.load(at + C_IN, mask=(inside & (col < W - 1))[:, None], other=0.0).to(FACTORS)
+        left = _places(at - C_IN, inside & (col > 0), c, C_IN, FACTORS)
+        middle = _places(at, inside, c, C_IN, FACTORS)
+        right = _places(at + C_IN, inside & (col < W - 1), c, C_IN, FACTORS)
         done = tl.dot(right, w22, tl.dot(middle, w21, tl.dot(left, w20, above)))
         above = tl.dot(right, w12, tl.dot(middle, w11, tl.dot(left, w10, level)))
         level = tl.dot(right, w02, tl.dot(middle, w01, tl.dot(left, w00, zero)))
@@ -140,9 +157,10 @@ def _tap_conv(
     x, weight, out, add, origin, parts, M, to_in, to_out, to_dy, to_dx,
     H: tl.constexpr, W: tl.constexpr, C_IN: tl.constexpr, C_OUT: tl.constexpr,
     BLOCK: tl.constexpr, WIDTH: tl.constexpr, ADD: tl.constexpr, SUMS: tl.constexpr, FACTORS: tl.constexpr,
-    DEPTH: tl.constexpr,
+    DEPTH: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """A program: BLOCK places, WIDTH output channels; DEPTH input channels of one tap at a time."""
+    wait_for_inputs(EARLY)
     CHUNKS: tl.constexpr = C_IN // DEPTH
     c, o = tl.arange(0, DEPTH), tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -156,7 +174,7 @@ def _tap_conv(
         inside = here & (h >= 0) & (h < H) & (w >= 0) & (w < W)
         at = x + (m + (dy - 1) * W + dx - 1)[:, None] * C_IN + (chunk + c)[None, :]
         part = tl.load(at, mask=inside[:, None], other=0.0).to(FACTORS)
-        acc = tl.dot(part, _tap(weight + dy * to_dy + dx * to_dx, chunk + c, o, to_in, to_out, FACTORS), acc)
+        acc = tl.dot(part, _tap(weight + dy * to_dy + dx * to_dx, chunk + c, o, to_in, to_out, C_IN, FACTORS), acc)
     off = _write_tile(acc, added, out, origin, m, o, here, C_OUT, ADD, SUMS)
     if SUMS:
         _store_sums(parts, o, off, off * off, C_OUT)
@@ -169,8 +187,8 @@ def _tap_conv(
 def kernels() -> dict[str, Any]:
     """The two kernels by name; their helpers are turned in place, where the kernels look them up."""
     triton, scope = import_triton(), globals()
-    scope["tl"] = triton.language
-    for function in (_added, _write_tile, _store_sums, _tap):
+    scope["tl"], scope["wait_for_inputs"] = triton.language, waiting()
+    for function in (_added, _write_tile, _store_sums, _tap, _places):
         scope[function.__name__] = triton.jit(function)
     return {function.__name__[1:]: triton.jit(function) for function in (_row_conv, _tap_conv)}
 
@@ -188,17 +206,17 @@ class Grid(NamedTuple):
     arguments: tuple[int, ...]
 
 
-def _row_grid(launch: Launch, x: Tensor, c_out: int) -> Grid:
-    (images, _, H, W), wanted = x.shape, launch.split * multiprocessors(x.device)
-    groups = -(-images // (launch.block // W))
-    rows_each = -(-H // max(1, min(H, wanted // (groups * (c_out // launch.width)))))
+def _row_grid(how: Launch, x: Tensor, c_out: int) -> Grid:
+    (images, _, H, W), wanted = x.shape, how.split * multiprocessors(x.device)
+    groups = -(-images // (how.block // W))
+    rows_each = -(-H // max(1, min(H, wanted // (groups * (c_out // how.width)))))
     ranges = -(-H // rows_each)
     return Grid(groups * ranges, (images, ranges, rows_each))
 
 
-def _tap_grid(launch: Launch, x: Tensor, c_out: int) -> Grid:
+def _tap_grid(how: Launch, x: Tensor, c_out: int) -> Grid:
     M = x.numel() // x.shape[1]
-    return Grid(-(-M // launch.block), (M,))
+    return Grid(-(-M // how.block), (M,))
 
 
 GRIDS = {"row_conv": _row_grid, "tap_conv": _tap_grid}
@@ -206,8 +224,8 @@ GRIDS = {"row_conv": _row_grid, "tap_conv": _tap_grid}
 
 def fits(c_in: int, c_out: int, width: int, sums: bool = False) -> bool:
     """Whether there is a launch for these channels and images of that width."""
-    launch = LAUNCH.get((c_in, c_out, sums))
-    return launch is not None and (launch.kernel != "row_conv" or width <= launch.block)
+    how = LAUNCH.get((c_in, c_out, sums))
+    return how is not None and (how.kernel != "row_conv" or width <= how.block)
 
 
 def _convolve(
@@ -218,17 +236,19 @@ def _convolve(
     `turned`: with the weight's channels exchanged and its taps in reverse, from the last one on.
     """
     (B, c_in, H, W), c_out, sums = x.shape, weight.shape[1 if turned else 0], origin is not None
-    launch, (to_o, to_c, to_dy, to_dx) = LAUNCH[c_in, c_out, sums], weight.stride()
-    grid = GRIDS[launch.kernel](launch, x, c_out)
+    how, (to_o, to_c, to_dy, to_dx) = LAUNCH[c_in, c_out, sums], weight.stride()
+    grid = GRIDS[how.kernel](how, x, c_out)
     out = torch.empty((B, c_out, H, W), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     parts = torch.empty(2, c_out, grid.programs, dtype=torch.float32, device=x.device) if sums else None
     steps = (to_o, to_c, -to_dy, -to_dx) if turned else (to_c, to_o, to_dy, to_dx)
-    kernels()[launch.kernel][(grid.programs, c_out // launch.width)](
+    launch(
+        kernels()[how.kernel],
+        (grid.programs, c_out // how.width),
         *(x, weight[:, :, 2, 2] if turned else weight, out, add, origin, parts, *grid.arguments, *steps),
-        *(H, W, c_in, c_out, launch.block, launch.width, add is not None, sums, factors()),
-        **({"DEPTH": launch.split} if launch.kernel == "tap_conv" else {}),
-        num_warps=launch.num_warps,
-        num_stages=launch.num_stages,
+        *(H, W, c_in, c_out, how.block, how.width, add is not None, sums, factors()),
+        **({"DEPTH": how.split} if how.kernel == "tap_conv" else {}),
+        num_warps=how.num_warps,
+        num_stages=how.num_stages,
     )
     return out, parts
 

@@ -9,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from farout import distributed
 from farout.methods.base import Loss, Method
+from farout.nets.compile_ahead import compile_kernels
 from farout.nets.net import Net
 from farout.types import Batch, Terms
 
@@ -34,10 +35,18 @@ class Descent:
     def __init__(self, objective: Objective, optimizer: torch.optim.Optimizer) -> None:
         self.objective, self.optimizer = objective, optimizer
         self.model: nn.Module = objective
+        self.ready = False
         if distributed.active():
             # Buffers are averaged after the step instead: DDP's broadcast would leave the last update unshared.
             options: dict[str, Any] = {"find_unused_parameters": True, SYNC_BUFFERS: False}
             self.model = DistributedDataParallel(objective, **options)
+
+    def get_ready(self, batch: Batch) -> None:
+        """Before the first step: the network's own kernels are compiled for batches of this size. Then nothing more."""
+        if not self.ready:
+            images = [x for x in (batch.x, batch.x_out) if x is not None]
+            compile_kernels(self.objective.net, torch.cat(images) if len(images) > 1 else batch.x)
+            self.ready = True
 
     def __call__(self, batch: Batch, lr: float) -> Terms:
         for group in self.optimizer.param_groups:
