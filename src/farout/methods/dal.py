@@ -1,5 +1,7 @@
 """DAL: outlier exposure on the worst case inside a Wasserstein ball around the auxiliary outliers."""
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,6 +14,22 @@ from farout.nets.net import Net
 from farout.types import Batch, Terms
 from farout.worst_case import SEARCHES, DualVariable, rule_of
 from farout.worst_case.certificate import efficiency, head_constants
+
+
+class Found(NamedTuple):
+    """A search's outcome: embeddings z, moves p (M, D), the mean loss after them, and the linear head that gave it."""
+
+    z: Tensor
+    p: Tensor
+    risk: Tensor
+    weight: Tensor
+    bias: Tensor | None
+
+    @torch.no_grad()
+    def measures(self) -> tuple[Tensor, Tensor]:
+        """What the search won, and which share of what its l1 length could have won at most."""
+        gain = self.risk - ce_to_uniform(F.linear(self.z, self.weight, self.bias)).mean()
+        return gain, efficiency(gain, self.p.abs().sum(dim=1).mean(), head_constants(self.weight).l)
 
 
 class DAL(Method):
@@ -32,8 +50,6 @@ class DAL(Method):
 
     paper = "Wang et al., Learning to Augment Distributions for Out-of-Distribution Detection, NeurIPS 2023"
     epoch: Tensor
-    gain: Tensor
-    efficiency: Tensor
 
     def __init__(
         self,
@@ -54,8 +70,7 @@ class DAL(Method):
         self.alpha, self.num_search, self.ps, self.warmup = alpha, num_search, ps, warmup
         self.dual = DualVariable(rho, beta, gamma0, gamma_max)
         self.register_buffer("epoch", torch.tensor(0))
-        self.register_buffer("gain", torch.tensor(0.0), persistent=False)
-        self.register_buffer("efficiency", torch.tensor(0.0), persistent=False)
+        self.found: Found | None = None
 
     def begin_epoch(self, net: Net, outliers: Source | None, epoch: int) -> None:
         self.epoch.fill_(epoch)
@@ -75,25 +90,24 @@ class DAL(Method):
             rule=self.rule,
         )
         self.dual.update(worst.cost)
-        p = worst.p * (self.epoch >= self.warmup)
+        p = worst.p * (self.epoch >= self.warmup) if self.warmup else worst.p
         # The head sees inliers and moved outliers at once: two products more than OE would cost more than the search.
         logits = net.head(torch.cat([features[:count], features[count:] + p]))
         risk = ce_to_uniform(logits[count:]).mean()
-        self._measure(net, start, p, risk.detach())
+        self._keep(net.head, start, p, risk.detach())
         return {"ce": F.cross_entropy(logits[:count], batch.y), "oe": self.alpha * risk}
 
-    @torch.no_grad()
-    def _measure(self, net: Net, z: Tensor, p: Tensor, risk: Tensor) -> None:
-        """What the search won, and which share of what its l1 length could have won at most (linear heads only)."""
-        gain = risk - ce_to_uniform(net.head(z)).mean()
-        self.gain.copy_(gain)
-        if isinstance(net.head, nn.Linear):
-            self.efficiency.copy_(efficiency(gain, p.abs().sum(dim=1).mean(), head_constants(net.head.weight).l))
+    def _keep(self, head: nn.Module, z: Tensor, p: Tensor, risk: Tensor) -> None:
+        """For the log, which asks now and then: to measure the search at every step would cost more than to search."""
+        if isinstance(head, nn.Linear):
+            weight, bias = (None if w is None else w.detach().clone() for w in (head.weight, head.bias))
+            assert weight is not None
+            self.found = Found(z, p, risk, weight, bias)
 
     def stats(self) -> dict[str, Tensor]:
-        return {
-            "gamma": self.dual.gamma,
-            "radius": self.dual.radius,
-            "gain": self.gain,
-            "efficiency": self.efficiency,
-        }
+        """γ, the radius, and for a linear head what the search won in the last step (`Found.measures`)."""
+        held = {"gamma": self.dual.gamma, "radius": self.dual.radius}
+        if self.found is None:
+            return held
+        gain, share = self.found.measures()
+        return {**held, "gain": gain, "efficiency": share}
