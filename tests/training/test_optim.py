@@ -48,3 +48,20 @@ def test_every_optimizer_descends():
             (weight**2).sum().backward()
             optimizer.step()
         assert weight.abs() < 1, name
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_parameter_whose_first_gradient_comes_late_moves_as_torch_moves_it(fused):
+    """As VOS's do. torch's fused step, which a GPU gets, refuses momentum that only some parameters have."""
+    early, late = (torch.nn.Parameter(torch.tensor([value])) for value in (1.0, 2.0))
+    ours = sgd([early, late], lr=0.1)
+    ours.param_groups[0]["fused"] = fused
+    others = [torch.nn.Parameter(parameter.detach().clone()) for parameter in (early, late)]
+    theirs = torch.optim.SGD(others, lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4, foreach=False)
+    for step in range(3):
+        for parameters, optimizer in (((early, late), ours), (others, theirs)):
+            optimizer.zero_grad(set_to_none=True)
+            (parameters[0] ** 2 + (parameters[1] ** 3 if step else 0)).sum().backward()
+            optimizer.step()
+    assert torch.equal(early, others[0])
+    assert torch.equal(late, others[1])

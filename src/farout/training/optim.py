@@ -20,9 +20,23 @@ def sgd(
     """Stochastic gradient descent with Nesterov momentum; weight decay on every parameter, as the paper's code."""
     kept = list(parameters)
     fused = all(parameter.is_cuda for parameter in kept)  # one kernel for all, and the learning rate may be a tensor
-    return torch.optim.SGD(
+    optimizer = torch.optim.SGD(
         kept, lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay, fused=fused or None
     )
+    optimizer.register_step_pre_hook(_begin_momentum)
+    return optimizer
+
+
+def _begin_momentum(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    """Zero momentum where a parameter has its first gradient later than others: torch's fused step expects all or none.
+
+    VOS has such parameters. The step is the same: 0.9·0 + g = g.
+    """
+    moving = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    new = [p for p in moving if optimizer.state.get(p, {}).get("momentum_buffer") is None]
+    if len(new) < len(moving):
+        for parameter in new:
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 def adamw(parameters: Iterable[nn.Parameter], lr: float = 1e-3, weight_decay: float = 1e-2) -> torch.optim.Optimizer:
