@@ -1,15 +1,18 @@
 """The main jobs from Python: train, resume, evaluate."""
 
 import json
+from collections import OrderedDict
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import farout
 from farout import build
 from farout.config import Config, recipe_names
 from farout.errors import CheckpointError, ConfigError, DataError
+from farout.nets import split
 from farout.training import Checkpoints
 
 
@@ -103,7 +106,7 @@ def test_init_from_a_folder_without_weights_is_named(tmp_path):
         build.job(Config.load("demo/oe", [f"train.init={tmp_path}"]))
 
 
-@pytest.mark.parametrize("what", ["", "detector"])
+@pytest.mark.parametrize("what", ["", "detector", "detector/model.safetensors"])
 def test_init_starts_from_those_weights(tiny_run, what):
     path = tiny_run.folder / what
     job = build.job(Config.load("demo/oe", [f"train.init={path}", "net.width=8", "train.device=cpu"]))
@@ -112,9 +115,40 @@ def test_init_starts_from_those_weights(tiny_run, what):
         assert torch.equal(value, state["objective"][f"net.{name}"])
 
 
-def test_init_of_another_size_is_refused(tiny_run):
+@pytest.mark.parametrize("what", ["", "detector", "detector/model.safetensors"])
+def test_init_of_another_size_is_refused(tiny_run, what):
     with pytest.raises(ConfigError, match="does not fit the recipe's network"):
-        build.job(Config.load("demo/oe", [f"train.init={tiny_run.folder}", "net.width=4"]))
+        build.job(Config.load("demo/oe", [f"train.init={tiny_run.folder / what}", "net.width=4"]))
+
+
+@pytest.mark.parametrize("what", ["detector", "detector/model.safetensors"])
+def test_init_leaves_an_outlier_class_its_fresh_start(tiny_run, what):
+    fresh, started = (
+        build.job(Config.load("demo/oe", ["method={name: ntom}", "net.width=8", "train.device=cpu", *init])).net
+        for init in ([], [f"train.init={tiny_run.folder / what}"])
+    )
+    assert torch.equal(started.head.weight[:-1], tiny_run.detector.net.head.weight)
+    assert torch.equal(started.head.weight[-1], fresh.head.weight[-1])
+
+
+def test_init_from_a_damaged_weights_file_is_named(tiny_run, tmp_path):
+    content = (tiny_run.folder / "detector" / "model.safetensors").read_bytes()
+    (tmp_path / "cut.safetensors").write_bytes(content[:1000])
+    with pytest.raises(CheckpointError, match="cut.safetensors is damaged"):
+        build.job(Config.load("demo/oe", [f"train.init={tmp_path / 'cut.safetensors'}", "net.width=8"]))
+
+
+def test_init_from_a_foreign_file_with_a_part_named_net(tmp_path):
+    """Its names begin like ours and are divided otherwise: net.fc, not net.head."""
+
+    def classifier():
+        layers = OrderedDict(first=torch.nn.Linear(4, 5), fc=torch.nn.Linear(5, 3))
+        return torch.nn.Sequential(OrderedDict(net=torch.nn.Sequential(layers)))
+
+    source, made = classifier(), split(classifier())
+    save_file(source.state_dict(), tmp_path / "w.safetensors")
+    build.load_init(made, tmp_path / "w.safetensors")
+    assert torch.equal(made.head.weight, source.net.fc.weight)
 
 
 def test_the_split_of_id_data_does_not_depend_on_the_seed():

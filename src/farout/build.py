@@ -211,20 +211,28 @@ def load_init(made: Net, path: Path) -> None:
     """Start from a run folder, a checkpoint, a detector folder or a weights file."""
     if path.is_file() and is_checkpoint(path):
         state = load_state(path)["objective"]
-    elif not path.is_dir():
-        load_weights(made, path)
-        return
-    elif newest := Checkpoints(path / "checkpoints").latest():
+    elif path.is_dir() and (newest := Checkpoints(path / "checkpoints").latest()):
         state = newest["objective"]
-    else:
+    elif path.is_dir() or _has_our_names(path):
         path = init_file(path)
         state = read_tensors(path)
+    else:
+        load_weights(made, path)
+        return
     weights = {name.removeprefix("net."): t for name, t in state.items() if name.startswith("net.")}
     _grow_head(weights, made)
     try:
         made.load_state_dict(weights)
     except RuntimeError as error:
         raise ConfigError(f"train.init: {path} does not fit the recipe's network: {error}") from None
+
+
+def _has_our_names(path: Path) -> bool:
+    """Whether a file holds a detector's tensors; a part `net` of a foreign model is not divided as ours is."""
+    if path.suffix != ".safetensors" or not path.is_file():
+        return False
+    names = [name for name in read_tensors(path) if name.startswith("net.")]
+    return bool(names) and all(name.startswith(("net.normalise.", "net.body.", "net.head.")) for name in names)
 
 
 def init_file(path: Path) -> Path:
@@ -311,6 +319,7 @@ def job(config: Config) -> Job:
         epochs=config.train.epochs,
         seed=config.train.seed,
         checkpoint_every=config.train.checkpoint_every,
+        checkpoint_seconds=config.train.checkpoint_seconds,
         log_every=config.train.log_every,
         title=config.name,
     )

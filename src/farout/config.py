@@ -67,6 +67,7 @@ class TrainConfig:
     deterministic: bool = False  # the same bits again on the same GPU, at some cost; on a CPU they always are
     only_head: bool = False  # linear probe: the body is frozen and its features are computed once
     checkpoint_every: int | None = None  # steps; beside one at each epoch's end
+    checkpoint_seconds: float = 0.0  # no checkpoint at an epoch's end that comes sooner than this after the last one
     validate_every: int | None = None  # epochs; validates on held-out data and keeps checkpoints/best.pt
     log_every: int = 50
 

@@ -1,7 +1,10 @@
 """The loop: what it writes, and that stopping anywhere and resuming changes nothing, bit for bit."""
 
+import itertools
 import os
 import signal
+import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -105,6 +108,17 @@ def test_checkpoints_come_at_epochs_and_every_n_steps_and_only_two_stay(tmp_path
     ]
 
 
+@pytest.mark.parametrize(("each", "kept"), [(30.0, [6, 12]), (100.0, [0, 12])])
+def test_epochs_that_end_soon_after_a_checkpoint_are_not_saved(tmp_path, monkeypatch, each, kept):
+    """Four epochs of three steps; the clock moves by 16 seconds whenever it is read."""
+    ticks = itertools.count(0.0, 16.0)
+    clock = SimpleNamespace(monotonic=lambda: next(ticks), perf_counter=time.perf_counter)
+    monkeypatch.setattr("farout.training.loop.time", clock)
+    run(tmp_path, "demo/ce", "train.epochs=4", "data.batch_size=200", f"train.checkpoint_seconds={each}")
+    files = Checkpoints(tmp_path / "checkpoints").files()
+    assert [int(path.stem.partition("-")[2]) for path in files] == kept
+
+
 def test_a_row_after_the_checkpoint_is_written_again_not_twice(tmp_path):
     """A kill between a row and the next checkpoint leaves rows that the resumed run repeats."""
     run(tmp_path, "demo/ce")
@@ -152,3 +166,8 @@ def test_outliers_alone_are_widened(tmp_path):
     assert wide.pairs.augments[1] is not wide.pairs.augments[2]
     assert plain.pairs.augments[1] is plain.pairs.augments[2]
     assert not torch.equal(plain.net.head.weight, wide.net.head.weight)
+
+
+def test_a_method_that_asks_the_host_is_not_recorded(tmp_path):
+    with pytest.raises(ConfigError, match="VOS asks the host in every step, a recording cannot; use eager"):
+        start(tmp_path, "demo/ce", "method.name=vos", "train.engine=graphed")

@@ -16,7 +16,15 @@ from farout.training.log import read_rows
 from farout.types import Row
 
 TRIALS = "trials.jsonl"
-_OWN = ("train.seed", "train.device", "train.init", "train.checkpoint_every", "train.log_every", "name")
+_OWN = (
+    "train.seed",
+    "train.device",
+    "train.init",
+    "train.checkpoint_every",
+    "train.checkpoint_seconds",
+    "train.log_every",
+    "name",
+)
 """What may differ between runs that are one method: where it ran and with which seed."""
 
 
@@ -146,7 +154,7 @@ def _leaves(tree: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
 def _identity(config: Config) -> str:
     """The same for runs that differ in their seed alone; a start from another seed's run is the same start."""
     choices = {key: value for key, value in flat(config).items() if key not in _OWN}
-    start = re.sub(r"(^|/)s\d+(?=/|$)", r"\1s*", config.train.init or "")
+    start = re.sub(r"(^|/)s\d+(?=[/.]|$)", r"\1s*", config.train.init or "")
     return json.dumps([choices, start], sort_keys=True, default=str)
 
 

@@ -31,23 +31,25 @@ def epochs(
 ) -> Generator[int, None, None]:
     """Train as `fit` does, with a pause whenever an epoch is over and saved: yields how many are.
 
-    A run that is resumed at the end of an epoch begins with that pause, which it may have missed. Close it, where it is
-    not exhausted: signals are noted until then.
+    With `plan.checkpoint_seconds`, epochs that are over soon after a checkpoint pause without being saved. A run that
+    is resumed at the end of an epoch begins with that pause, which it may have missed. Close it, where it is not
+    exhausted: signals are noted until then.
     """
     done, selection = _begin(descent, checkpoints, log)
-    clock = _Clock(pairs.images_per_step)
+    clock, saved = _Clock(pairs.images_per_step), _Since(plan.checkpoint_seconds)
     with Interrupts() as interrupts, Bar(plan.title, plan.epochs * pairs.steps, done) as bar:
         if done and done % pairs.steps == 0:
             yield done // pairs.steps
         for place in ahead(descent, pairs, plan, done, selection):
+            descent.get_ready(place.batch)
             lr = schedule(place.done)
             terms = take(descent, place, lr, plan.seed)
             done = place.done + 1
             row_due = place.done % plan.log_every == 0
             stop = distributed.anywhere(interrupts.requested)
-            save_due = (
-                stop or done % pairs.steps == 0 or bool(plan.checkpoint_every and done % plan.checkpoint_every == 0)
-            )
+            save_due = stop or done == plan.epochs * pairs.steps
+            save_due |= done % pairs.steps == 0 and saved.long_ago()
+            save_due |= bool(plan.checkpoint_every and done % plan.checkpoint_every == 0)
             note = None
             if row_due or save_due:
                 values = numbers(terms)
@@ -62,6 +64,7 @@ def epochs(
                     note = f"loss {sum(values.values()):.3f}, {row.get('images_per_second', 0):.0f} images/s"
                 if save_due:
                     _save(checkpoints, descent, done, place.selection)
+                    saved.now()
             bar.advance(note)
             if stop:
                 raise Interrupted(f"interrupted after step {done}; everything up to here is saved")
@@ -101,6 +104,22 @@ def _write(log: RunLog, row: Row) -> None:
 
 def _stats(descent: Descent) -> dict[str, float]:
     return {name: value.item() for name, value in descent.objective.method.stats().items()}
+
+
+class _Since:
+    """Whether `seconds` have passed since something was done last; rank 0's clock counts for all."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.now()
+
+    def now(self) -> None:
+        self.last = time.monotonic()
+
+    def long_ago(self) -> bool:
+        if self.seconds <= 0:
+            return True
+        return distributed.anywhere(distributed.rank() == 0 and time.monotonic() - self.last >= self.seconds)
 
 
 class _Clock:

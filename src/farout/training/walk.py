@@ -23,6 +23,7 @@ class Plan:
     epochs: int
     seed: int = 0
     checkpoint_every: int | None = None
+    checkpoint_seconds: float = 0.0
     log_every: int = 50
     title: str = "train"
 
