@@ -3,16 +3,20 @@
 import math
 import os
 import signal
+from contextlib import nullcontext
+from functools import cache
 
 import pytest
 import tiny
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from farout.config import Config
+from farout.config import Config, recipe_names
 from farout.detector import Detector
-from farout.methods import METHODS
+from farout.methods import METHODS, Method
 from farout.scores import SCORES
 from farout.training import Checkpoints, Interrupted, fit, load_state, read_rows
+from farout.training.walk import ahead, take
 
 pytestmark = pytest.mark.parametrize("name", sorted(METHODS))
 
@@ -69,6 +73,44 @@ def test_the_config_round_trips(name, tmp_path):
     config = tiny.config(name)
     (tmp_path / "config.yaml").write_text(config.to_yaml())
     assert Config.load(tmp_path / "config.yaml") == config
+
+
+class NoHost(TorchDispatchMode):
+    """Refuses to hand a tensor's value to Python: what the host read, a recorded step would keep for ever."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default):
+            raise AssertionError(f"{func} reads a tensor on the host")
+        return func(*args, **(kwargs or {}))
+
+
+def test_its_step_can_be_recorded(name, monkeypatch):
+    """`train.engine: graphed` records one step and replays it: no value may go through Python on the way."""
+    if METHODS[name].update is not Method.update:
+        pytest.skip("the engine refuses it: it takes several optimiser steps a batch")
+    job, *_ = tiny.start(name, tiny.Path("unused"))
+    place = next(ahead(job.descent, job.pairs, job.plan, job.pairs.steps, None))  # past all warm-ups
+
+    def refuse(*_):
+        raise AssertionError("tolist and numpy read a tensor on the host")
+
+    for reading in ("tolist", "numpy"):  # these two do not go through the dispatcher
+        monkeypatch.setattr(torch.Tensor, reading, refuse)
+    able = METHODS[name].recordable
+    with nullcontext() if able else pytest.raises(AssertionError, match="on the host"), NoHost():
+        take(job.descent, place, lr=0.01, seed=0)
+
+
+@cache
+def recorded() -> set[str]:
+    """The methods of all recipes whose steps are recorded."""
+    recipes = map(Config.load, recipe_names())
+    return {recipe.method["name"] for recipe in recipes if recipe.train.engine in ("graphed", "compiled-graph")}
+
+
+def test_its_recipes_are_recorded_only_if_its_step_can_be(name):
+    able = METHODS[name].update is Method.update and METHODS[name].recordable
+    assert able or name not in recorded()
 
 
 def test_its_detector_saves_loads_and_scores_the_same_to_the_bit(name, tmp_path):

@@ -11,6 +11,7 @@ from farout.training import Checkpoints, RunLog, fit
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "dal": {"warmup": 1, "rho": 0.001},
     "dal-input": {"num_search": 2},
+    "mixoe": {"mode": "cut"},
     "atom": {"pool": 300, "keep": 120, "attack_steps": 2},
     "ntom": {"pool": 300, "keep": 120},
     "poem": {"pool": 300, "keep": 120},

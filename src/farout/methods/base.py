@@ -23,6 +23,8 @@ class Method(nn.Module):
     """Whether the head has one output more, for outliers."""
     outputs_per_class: ClassVar[int] = 1
     """How many logits the head has for each ID class."""
+    recordable: ClassVar[bool] = True
+    """Whether a step asks the host for nothing and draws on the device, so that a CUDA graph can repeat it."""
     clip: float | None = None
     """The largest norm a step's gradient may have; None does not clip."""
     score: ClassVar[str] = "msp"

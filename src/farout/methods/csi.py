@@ -36,6 +36,7 @@ class CSI(Method):
     """
 
     needs_outliers = False
+    recordable = False  # as SupCon
     outputs_per_class = TURNS
     score = "csi"
     paper = (

@@ -26,6 +26,7 @@ class SupCon(Method):
     """
 
     needs_outliers = False
+    recordable = False  # `Views` draws the order of its colour changes on the host
     score = "knn"
     paper = (
         "Khosla et al., Supervised Contrastive Learning, NeurIPS 2020; "

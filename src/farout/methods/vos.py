@@ -34,6 +34,7 @@ class VOS(Method):
     """
 
     needs_outliers = False
+    recordable = False  # asks whether the queues are full: until then w and φ must not decay either
     score = "energy"
     paper = "Du et al., VOS: Learning What You Don't Know by Virtual Outlier Synthesis, ICLR 2022"
     w: nn.Parameter

@@ -34,6 +34,10 @@ class Graphed(Descent):
         super().__init__(objective, optimizer)
         device = next(objective.parameters()).device
         name = type(objective.method).__name__
+        if not objective.method.recordable:
+            raise ConfigError(
+                f"train.engine=graphed: {name} asks the host in every step, a recording cannot; use eager"
+            )
         if device.type != "cuda":
             raise ConfigError(f"train.engine=graphed needs a CUDA device, this run is on {device.type}; use eager")
         if type(objective.method).update is not Method.update:
