@@ -52,6 +52,12 @@ def test_every_method_and_seed_is_there_with_its_own_score(done):
     assert len(done.rows) == 6 * 4
 
 
+def test_seeds_can_begin_later(done, place):
+    rows = compare(["ce"], DEMO, how(place, seeds=1, first_seed=1), folder=place / "later").rows
+    assert {row["seed"] for row in rows} == {1}
+    assert rows == [row for row in done.rows if row["method"] == "ce" and row["score"] == "msp" and row["seed"] == 1]
+
+
 def test_fine_tuning_starts_from_the_same_seeds_checkpoint(done, place):
     runs = {(one.entry.method, one.seed): one.run for one in done.tested}
     for seed in (0, 1):
@@ -64,6 +70,7 @@ def test_networks_that_are_trained_already_are_started_from(done, place, tmp_pat
     for seed in (0, 1):
         [run] = (one.run for one in done.tested if (one.entry.label, one.seed) == ("ce", seed) and not one.entry.score)
         shutil.copytree(run / "detector", tmp_path / f"s{seed}" / "detector")
+        shutil.copy(run / "detector" / "model.safetensors", tmp_path / f"s{seed}.safetensors")
     given = (*TINY, f"train.init={tmp_path}/s{{seed}}")
     ones = [training(Entry.parse("oe"), DEMO, seed, given) for seed in (0, 1)]
     assert [one.start for one in ones] == [None, None]
@@ -71,8 +78,10 @@ def test_networks_that_are_trained_already_are_started_from(done, place, tmp_pat
     shutil.copytree(tmp_path / "s0", tmp_path / "moved")
     moved = training(Entry.parse("oe"), DEMO, 0, (*TINY, f"train.init={tmp_path}/moved"))
     assert moved.key == ones[0].key
+    bare = (*TINY, f"train.init={tmp_path}/s{{seed}}.safetensors")
+    assert [training(Entry.parse("oe"), DEMO, seed, bare).key for seed in (0, 1)] == [one.key for one in ones]
     assert training(Entry.parse("ce"), DEMO, 0, given).config.train.init is None
-    again = compare(["oe"], "demo", how(place, overrides=given, cache=tmp_path / "cache"), folder=tmp_path / "out")
+    again = compare(["oe"], "demo", how(place, overrides=bare, cache=tmp_path / "cache"), folder=tmp_path / "out")
     assert len(list((tmp_path / "cache").glob("demo-*"))) == 2  # no ce
     before = {(row["seed"], row["ood"]): row["auroc"] for row in done.rows if row["method"] == "oe"}
     assert {(row["seed"], row["ood"]): row["auroc"] for row in again.rows} == before

@@ -3,12 +3,16 @@
 import csv
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from safetensors.torch import save_file
 
 import farout.cli.bench
+from farout import build
 from farout.compare import How
+from farout.config import Config
 from farout.errors import ConfigError
 from farout.paper import Printed, corrections, printed
 from farout.plans import PLANS, paper_id
@@ -110,6 +114,8 @@ def test_a_plan_follows_the_chosen_dal_and_the_chosen_lines():
     [oe, dal] = lines(PLANS["epochs"], load_protocol("paper-cifar10"))
     assert (oe.changes, dal.changes) == (("train.epochs=50",), ())
     assert lines(PLANS["epochs"], load_protocol("paper-cifar10"), quick=True)[0].changes == ()
+    given = lines(PLANS["epochs"], load_protocol("paper-cifar10"), overrides=["train.epochs=3"])
+    assert [entry.changes for entry in given] == [(), ()]  # as long as DAL, which the override is for, too
     assert lines(PLANS["hyper"], demo)[0].changes == ("method.gamma_max=50", "method.beta=1e-3", "method.rho=1e-2")
 
 
@@ -184,12 +190,40 @@ def test_every_other_table_from_end_to_end(how, tmp_path, name):
     assert any(row["printed"] is not None for row in averages) or name == "hard"  # which prints no average
 
 
+def test_networks_that_are_trained_already_are_started_from(how, tmp_path):
+    """train.init with {seed} goes to every line that has a start, and train.epochs to all lines alike."""
+    net = build.net(Config.load("demo/ce", TINY), 6)
+    for seed in (0, 1):
+        (tmp_path / f"s{seed}").mkdir()
+        save_file({f"net.{name}": t for name, t in net.state_dict().items()}, tmp_path / f"s{seed}/model.safetensors")
+    given = (*TINY, "train.epochs=1", f"train.init={tmp_path}/s{{seed}}")
+    own = replace(how, seeds=2, overrides=given, cache=tmp_path / "cache")
+    done = reproduce("epochs", "demo", own, folder=tmp_path / "out")
+    assert not done.problems
+    configs = [Config.load(path) for path in sorted((tmp_path / "cache").glob("*/config.yaml"))]
+    wanted = [(name, str(tmp_path / f"s{seed}"), 1) for name in ("demo/dal", "demo/oe") for seed in (0, 1)]
+    assert [(config.name, config.train.init, config.train.epochs) for config in configs] == wanted  # and no demo/ce
+
+
 def test_a_set_of_the_papers_name_has_its_printed_number_beside_it(how, tmp_path):
     text = "id: demo/digits\noutliers: demo/outliers\nrecipes: demo\nsize: 8\nheld_out: 0.25\n"
     (tmp_path / "mine.yaml").write_text(text + "test: {far: [{name: cifar100, path: demo/noise}]}\n")
     done = reproduce("hard", tmp_path / "mine.yaml", how, quick=True, only=["OE"], folder=tmp_path)
     [fpr] = [row for row in done.rows if (row["set"], row["metric"]) == ("cifar100", "FPR95")]
     assert fpr["printed"] == printed("hard")["CIFAR-10", "OE"]["CIFAR-100", "FPR95"].value
+
+
+def test_a_table_has_the_sets_of_its_group_and_those_that_the_paper_prints(how, tmp_path):
+    text = "id: demo/digits\noutliers: demo/outliers\nrecipes: demo\nsize: 8\nheld_out: 0.25\npaper: CIFAR-10\ntest:\n"
+    near = "  near: [{name: cifar100, path: demo/noise}, demo/flower]\n"
+    (tmp_path / "mine.yaml").write_text(text + near + "  far: [demo/gratings]\n")
+    for name, wanted in (
+        ("hard", ["cifar100", "demo/flower", "average"]),
+        ("fnr", ["cifar100", "demo/gratings", "average"]),  # beside the far sets of its averages it prints CIFAR-100
+    ):
+        done = reproduce(name, tmp_path / "mine.yaml", how, quick=True, only=["OE"], folder=tmp_path)
+        assert list(dict.fromkeys(row["set"] for row in done.rows)) == wanted
+        assert f"Averages are over the sets of group {'near' if name == 'hard' else 'far'}." in done.notes
 
 
 def test_the_tables_that_are_run_are_all():

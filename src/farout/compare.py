@@ -48,7 +48,7 @@ CACHE, FOLDER = Path("runs/cache"), Path("runs/compare")
 
 @dataclass(frozen=True)
 class How:
-    """How the work is done; nothing in it changes a number but `resamples` and `overrides`."""
+    """How the work is done; nothing in it changes a number but `resamples`, `overrides` and which seeds there are."""
 
     seeds: int = 5
     jobs: int = 1
@@ -57,6 +57,7 @@ class How:
     resamples: int = RESAMPLES
     leakage: str = "warn"  # or refuse, none: images that training and test sets share
     tell: Tell = lambda line: None
+    first_seed: int = 0
 
 
 HOW = How()
@@ -161,7 +162,8 @@ def leaks(entries: Sequence[Entry], protocol: Protocol, how: How) -> list[str]:
 def results(entries: Sequence[Entry], protocol: Protocol, how: How) -> tuple[list[Tested], list[str]]:
     """Every entry with every seed, entry by entry, and a line for each run that failed; what is there is read."""
     check_overrides([entry.method for entry in entries], protocol.recipes, how.overrides)
-    wanted = [(e, seed, training(e, protocol, seed, how.overrides)) for e in entries for seed in range(how.seeds)]
+    seeds = range(how.first_seed, how.first_seed + how.seeds)
+    wanted = [(e, seed, training(e, protocol, seed, how.overrides)) for e in entries for seed in seeds]
     problems = train_all([one for _, _, one in wanted], how.cache, how.jobs, how.tell)
     begun = []
     with ThreadPoolExecutor(how.jobs) as pool:  # replicates of one test are drawn while the next one runs

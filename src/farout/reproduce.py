@@ -66,7 +66,7 @@ def reproduce(
     finish = _figures if table == FIGURES else _table
     problems: list[str] = []
     for one in chosen:
-        entries = lines(plan, one, dal, quick, only)
+        entries = lines(plan, one, dal, quick, only, how.overrides)
         shared = leaks(entries, one, how)
         more, words, failed = finish(table, plan, one, entries, how, folder / table)
         rows, told, problems = rows + more, told + words + shared, problems + failed
@@ -82,9 +82,17 @@ def _hurried(how: How) -> How:
 
 
 def lines(
-    plan: Plan, protocol: Protocol, dal: str = "dal", quick: bool = False, only: Sequence[str] = ()
+    plan: Plan,
+    protocol: Protocol,
+    dal: str = "dal",
+    quick: bool = False,
+    only: Sequence[str] = (),
+    overrides: Sequence[str] = (),
 ) -> list[Entry]:
-    """The lines to make: all, those named, or in a hurry the first few, with no schedule of their own."""
+    """The lines to make: all, those named, or in a hurry the first few.
+
+    In a hurry, or where `overrides` say how long to train, none has a schedule of its own.
+    """
     entries = plan.entries(protocol, dal)
     labels = {entry.label for entry in entries}
     # Some of the paper's labels have commas: what is no label as a whole is several.
@@ -95,10 +103,15 @@ def lines(
         raise ConfigError(f"the table has no line {', '.join(sorted(unknown))}; it has {known}")
     if only:
         entries = [entry for entry in entries if entry.label in only]
-    if quick:
-        kept = entries if only else entries[:QUICK_LINES]
-        entries = [replace(e, changes=tuple(c for c in e.changes if not c.startswith("train.epochs"))) for e in kept]
+    if quick and not only:
+        entries = entries[:QUICK_LINES]
+    if quick or any(_sets_epochs(override) for override in overrides):
+        entries = [replace(e, changes=tuple(c for c in e.changes if not _sets_epochs(c))) for e in entries]
     return entries
+
+
+def _sets_epochs(change: str) -> bool:
+    return change.partition("=")[0] == "train.epochs"
 
 
 # ---- ours beside theirs
@@ -115,15 +128,23 @@ def _table(
     rows = []
     for label, mine in _by_line(plan, tested).items():
         cells = theirs.get((identity, label), {})
-        for where in [*ordered(row["ood"] for row in mine[0].rows), "average"]:
+        for where in [*_sets(mine[0], plan.group, cells), "average"]:
             for title, metric in plan.reads().items():
                 values = [v for one in mine if (v := _value(one, where, metric, plan.group)) is not None]
                 cell = cells.get((_printed_set(where, cells), title))
                 if values and (cell or where == "average" or title != "accuracy"):
                     rows.append(_row(name, protocol, identity, label, where, title, cell, values))
     side = "ood" if "fpr95_ood" in plan.reads().values() else "id"
-    words = [*row_notes([row for one in tested for row in one.rows], side), *_notes(theirs, identity, protocol)]
+    told = [f"Averages are over the sets of group {plan.group}."] if protocol.test.keys() - {plan.group} else []
+    words = [*told, *row_notes([row for one in tested for row in one.rows], side), *_notes(theirs, identity, protocol)]
     return rows, words, problems
+
+
+def _sets(one: Tested, group: str, cells: dict[tuple[str, str], Printed]) -> list[str]:
+    """The sets of the plan's group, over which its averages are, and those that the paper prints; else all."""
+    named = {where for where, _ in cells}
+    kept = [row["ood"] for row in one.rows if row["group"] == group or _printed_set(row["ood"], cells) in named]
+    return ordered(kept or [row["ood"] for row in one.rows])
 
 
 def _by_line(plan: Plan, tested: Sequence[Tested]) -> dict[str, list[Tested]]:

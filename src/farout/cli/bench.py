@@ -62,6 +62,7 @@ def compare(
     overrides: Overrides = None,
     protocol: Protocol = "demo",
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds for each method.")] = 5,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first of them, to share a comparison's seeds out.")] = 0,
     jobs: Jobs = 1,
     ours: Annotated[str | None, typer.Option(help="Judged against each of the others; the last by default.")] = None,
     root: Root = None,
@@ -79,7 +80,8 @@ def compare(
     from farout.compare import How, interval_table
     from farout.compare import compare as run_compare
 
-    how = How(seeds, jobs, tuple(overrides or ()), cache, leakage=leakage.value, tell=_tell)
+    changes = tuple(overrides or ())
+    how = How(seeds, jobs, changes, cache, leakage=leakage.value, tell=_tell, first_seed=first_seed)
     names = [name for name in methods.split(",") if name.strip()]
     done = run_compare(
         names, protocol, how, ours=ours, root=root, skip_missing=skip_missing, recipes=recipes, folder=run
