@@ -235,6 +235,7 @@ def main() -> int:
     options = parser(__doc__)
     options.add_argument("--device", help="cuda if there is one")
     options.add_argument("--only", nargs="*", default=[], help="curves whose names begin so")
+    options.add_argument("--rounds", type=int, help="how often each point is taken")
     options.add_argument("--figures", type=Path, help="a folder for growth-<cpu|gpu>.png")
     options.add_argument("--draw", type=Path, help="draw a results file and measure nothing")
     asked = options.parse_args()
@@ -246,7 +247,7 @@ def main() -> int:
 
     device = asked.device or ("cuda" if torch.cuda.is_available() else "cpu")
     torch.set_num_threads(1)
-    rounds = 5 if asked.quick else (30 if device == "cuda" else 7)
+    rounds = asked.rounds or (5 if asked.quick else 30 if device == "cuda" else 7)
     found: dict[str, Row] = {}
     failed: dict[str, str] = {}
     for name, (law, sizes, make) in curves(device, asked.quick).items():

@@ -9,11 +9,12 @@ PFLOP, 10 s at the chip's bf16 rate; 64 TB through memory, 15 s at 4.2 TB/s. DAL
 95 TB, 23 s. At 75,000 images/s the steps alone take 65 s and 98 s.
 
 Each run is a process of its own that trains a recipe (`farout.train`) and evaluates it (`farout.run.evaluate`) on five
-OOD sets, so imports, reading, compiling, writing and calibrating are inside its seconds. "cold" has an empty cache of
-inductor and triton, "warm" the one that the cold run left. The time to the first step is from the start of the process
-to the first row of the log; `ready_s` to the first row after the step was compiled and recorded. With fewer epochs than
-the recipe's the whole is reckoned: what was measured, and the missing steps at the steady rate, which has log rows and
-checkpoints in it.
+OOD sets, so imports, reading, compiling, writing and calibrating are inside its seconds. "cold" has empty caches of
+inductor, triton and Python's bytecode, "warm" those that the cold run left. (Bytecode is in an ordinary installation;
+where it cannot be written, torch's two thousand files are compiled at every start.) The time to the first step is from
+the start of the process to the first row of the log; `ready_s` to the first row after the step was compiled and
+recorded. With fewer epochs than the recipe's the whole is reckoned: what was measured, and the missing steps at the
+steady rate, which has log rows and checkpoints in it.
 
 Data are $FAROUT_DATA's, or made here: images of ten noisy colours at the sizes of the real sets. Speed does not depend
 on what is in an image.
@@ -166,6 +167,7 @@ def launched(recipe: str, overrides: list[str], folder: Path, cache: Path, asked
     environment = os.environ | {
         "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
         "TRITON_CACHE_DIR": str(cache / "triton"),
+        "PYTHONPYCACHEPREFIX": str(cache / "bytecode"),
         "FAROUT_DATA": str(asked.data),
         "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
     }
@@ -180,8 +182,9 @@ def launched(recipe: str, overrides: list[str], folder: Path, cache: Path, asked
 
 def first_steps(recipe: str, overrides: list[str], scratch: Path, asked: Any) -> Row:
     """Time to the first step with empty caches: a run that is stopped after `STEADY` steps. It leaves them full."""
-    name = recipe.replace("/", "-")
-    seen = launched(recipe, overrides, scratch / f"{name}-cold", scratch / f"cache-{name}", asked, True)
+    name = titled(recipe).replace("/", "-")
+    often = [*overrides, f"train.log_every={STEADY}"]
+    seen = launched(recipe, often, scratch / f"{name}-cold", scratch / f"cache-{name}", asked, True)
     return _starts("cold", recipe, seen)
 
 
@@ -191,32 +194,35 @@ def _starts(state: str, recipe: str, seen: Row) -> Row:
     return {f"{state}_first_step_s": seen["first_step_s"], f"{state}_ready_s": ready}
 
 
-def overrides_of(asked: Any, method: str) -> list[str]:
-    chosen = [f"train.engine={asked.engine}", f"train.precision={asked.precision}", f"train.log_every={STEADY}"]
+def overrides_of(asked: Any, recipe: str) -> list[str]:
+    chosen = [f"train.engine={asked.engine}", f"train.precision={asked.precision}"]
     chosen += [f"net.kernels={asked.kernels}"] if asked.kernels else []
-    chosen += [f"method.search={asked.search}"] if asked.search and method == "dal-reference" else []
+    chosen += [f"method.search={asked.search}"] if asked.search and "dal" in titled(recipe) else []
     if asked.quick:
         chosen += ["net.depth=10", "net.width=1", "data.batch_size=32", "data.outlier_batch_size=64"]
         chosen += ["train.log_every=2"]
     return chosen + asked.override
 
 
+def titled(recipe: str) -> str:
+    """A recipe's name, or its file's."""
+    return Path(recipe).stem if recipe.endswith(".yaml") else recipe
+
+
 def measured(asked: Any, scratch: Path) -> list[Row]:
     from farout.config import Config
 
-    plans, start, rows = {"ce": "cifar10/ce", "dal-reference": "cifar10/dal-reference"}, None, []
-    for method, recipe in plans.items():
-        if asked.only and method not in asked.only:
-            continue
-        overrides = overrides_of(asked, method)
-        if start is not None:
+    start, rows = None, []
+    for recipe in asked.recipes:
+        overrides = overrides_of(asked, recipe)
+        if start is not None and asked.chained:
             overrides.append(f"train.init={start}")
         whole = Config.load(recipe).train.epochs
-        row: Row = {"recipe": recipe, "overrides": [o for o in overrides if not o.startswith("train.init")]}
+        row: Row = {"recipe": titled(recipe), "overrides": [o for o in overrides if not o.startswith("train.init")]}
         row |= first_steps(recipe, overrides, scratch, asked)
         epochs = min(whole, asked.epochs or whole)
-        folder = scratch / f"{method}-run"
-        cache = scratch / f"cache-{recipe.replace('/', '-')}"
+        folder = (asked.keep or scratch) / f"{titled(recipe).replace('/', '-')}-run"
+        cache = scratch / f"cache-{titled(recipe).replace('/', '-')}"
         seen = launched(recipe, [*overrides, f"train.epochs={epochs}"], folder, cache, asked)
         row |= _starts("warm", recipe, seen)
         seen["steps_per_epoch"] = steps_of(seen, epochs)
@@ -259,7 +265,8 @@ def main() -> int:
     options.add_argument("--precision", help="train.precision; bf16 on a GPU, else float32")
     options.add_argument("--kernels", help="net.kernels, e.g. triton")
     options.add_argument("--search", help="method.search of DAL; triton on a GPU")
-    options.add_argument("--only", nargs="*", help="ce, dal-reference; DAL alone starts from nothing")
+    options.add_argument("--recipes", nargs="*", help="names or files, in place of cifar10/ce and DAL from it")
+    options.add_argument("--keep", type=Path, help="a folder for the runs; by default they are thrown away")
     options.add_argument("--override", nargs="*", default=[], help="more key=value for the recipes")
     options.add_argument("--cudnn-benchmark", action="store_true", help="let cuDNN try its algorithms first")
     options.add_argument("--data", type=Path, help="where the sets lie; $FAROUT_DATA, else they are made")
@@ -277,6 +284,8 @@ def main() -> int:
     asked.precision = asked.precision or ("bf16" if on_gpu else "float32")
     asked.search = asked.search or ("triton" if on_gpu else None)
     asked.epochs = asked.epochs or (1 if asked.quick else None)
+    asked.chained = not asked.recipes
+    asked.recipes = asked.recipes or ["cifar10/ce", "cifar10/dal-reference"]
     with tempfile.TemporaryDirectory() as spare:
         scratch = Path(spare)
         given = asked.data or os.environ.get("FAROUT_DATA")

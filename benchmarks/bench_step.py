@@ -60,7 +60,13 @@ def stepper(device: torch.device, net: dict, method: dict, engine: str, precisio
     way = make("method", METHODS, method).to(device)
     objective = Objective(made, way).to(device).train()
     descent = ENGINES[engine](objective, sgd(objective.parameters(), lr=0.01))
-    return lambda batch: descent(batch, 0.01)
+
+    def step(batch):
+        descent.get_ready(batch)
+        with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=precision != "no TF32"):
+            descent(batch, 0.01)
+
+    return step
 
 
 def timed(step, batch, device: torch.device) -> float:
@@ -135,6 +141,7 @@ def plan(device: torch.device, quick: bool) -> dict[str, tuple]:
         return {"small-conv 32x32, 64 + 128": (net, (32, 64, 128, 1024), variants)}
     wrn = {
         "reference-shaped: dal, autograd, float32, eager": (AUTOGRAD, "eager", "float32"),
+        "reference-shaped, without TF32": (AUTOGRAD, "eager", "no TF32"),
         "oe, graphed": ({"name": "oe"}, "graphed", "bf16"),
         "dal, graphed, triton": (TRITON, "graphed", "bf16"),
         "oe, graphed, fused kernels": ({"name": "oe"}, "graphed", "bf16", "triton"),
