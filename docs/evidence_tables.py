@@ -236,7 +236,35 @@ def _plain(header: list[str], lines: list[list[str]]) -> str:
     return "".join("| " + " | ".join(row) + " |\n" for row in rows)
 
 
-PARTS: dict[str, Callable[[], str]] = {"search-stats": search, "probe-search": probe_search}
+def one_seed(folder: str, *methods: str) -> str:
+    """Averages over the sets of some lines of seed 0; their own score and energy."""
+    rows = [row for row in read_rows(RESULTS / folder / "one-seed-intervals.jsonl") if row["set"] == "average"]
+    lines = []
+    for method in methods:
+        for row in (row for row in rows if row["method"] == method):
+            numbers = (f"{100 * row[key]:.2f}" for key in ("fpr95_id", "fpr95_ood", "auroc", "accuracy"))
+            lines.append([method, row["score"], *numbers])
+    return markdown(["method", "score", "FPR95", "FPR95 (OOD+)", "AUROC", "ID accuracy"], lines)
+
+
+def released() -> str:
+    """DAL with the released settings against OE and our DAL, three seeds, CIFAR-100."""
+    rows = [row for row in read_rows(RESULTS / "more-cifar100" / "differences.jsonl") if row["set"] == "average"]
+    wanted = [row for row in rows if row["first"].startswith("dal-reference") and row["metric"] != "fpr95_ood"]
+    return "".join(f"- {row['verdict']}\n" for row in wanted)
+
+
+METHODS = ("ce", "oe", "energy-oe", "poem", "doe", "dal-reference", "dal", "oe-wide", "dal-wide")
+PARTS: dict[str, Callable[[], str]] = {
+    f"more-methods-{name}": partial(one_seed, f"more-{name}", *METHODS) for name in SETS
+}
+PARTS |= {
+    f"more-epochs-{name}": partial(one_seed, f"more-{name}", "oe", "oe-10", "oe-50", "dal", "dal-50") for name in SETS
+}
+PARTS["more-size"] = partial(one_seed, "more-cifar100", "oe-1k", "dal-1k", "oe", "dal")
+PARTS["more-radius"] = partial(one_seed, "more-cifar100", "oe", "dal-rho0.3", "dal", "dal-rho30")
+PARTS["more-released"] = released
+PARTS |= {"search-stats": search, "probe-search": probe_search}
 PARTS |= {"probe-tuned": probe_tuned, "probe-size": probe_size, "fingerprints": fingerprints}
 for each in SETS:
     for title, make in (("averages", averages), ("by-set", by_set), ("verdicts", verdicts)):
