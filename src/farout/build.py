@@ -95,7 +95,8 @@ def deterministic(wanted: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before[0])
+        if wanted:  # where nothing was set, nothing is set back: the call alone imports torch's compiler
+            torch.use_deterministic_algorithms(before[0])
         torch.backends.cudnn.benchmark = before[1]
 
 

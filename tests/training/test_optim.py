@@ -1,6 +1,8 @@
 """Learning rates by hand."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -65,3 +67,35 @@ def test_a_parameter_whose_first_gradient_comes_late_moves_as_torch_moves_it(fus
             optimizer.step()
     assert torch.equal(early, others[0])
     assert torch.equal(late, others[1])
+
+
+def test_adamw_is_torchs():
+    ours, theirs = (torch.nn.Parameter(torch.tensor([1.0, -2.0])) for _ in range(2))
+    pairs = ((ours, OPTIMIZERS["adamw"]([ours])), (theirs, torch.optim.AdamW([theirs], lr=1e-3, weight_decay=1e-2)))
+    for parameter, optimizer in pairs * 3:
+        optimizer.zero_grad()
+        (parameter**3).sum().backward()
+        optimizer.step()
+    assert torch.equal(ours, theirs)
+
+
+LIGHT = """
+import sys, torch
+from farout.build import deterministic
+from farout.training.optim import OPTIMIZERS
+for make in OPTIMIZERS.values():
+    weight = torch.nn.Parameter(torch.ones(2))
+    with deterministic(False):
+        optimizer = make([weight])
+        optimizer.zero_grad()
+        weight.sum().backward()
+        optimizer.step()
+    optimizer.load_state_dict(optimizer.state_dict())
+assert weight.requires_grad and torch.is_grad_enabled()
+assert "torch._dynamo" not in sys.modules
+"""
+
+
+def test_a_step_does_not_import_torchs_compiler():
+    """It would be two seconds of every start."""
+    subprocess.run([sys.executable, "-c", LIGHT], check=True)

@@ -1,7 +1,9 @@
 """Optimisers and learning-rate schedules by name. A schedule is a function of the step: nothing to save."""
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 
 import torch
 from torch import nn
@@ -20,11 +22,22 @@ def sgd(
     """Stochastic gradient descent with Nesterov momentum; weight decay on every parameter, as the paper's code."""
     kept = list(parameters)
     fused = all(parameter.is_cuda for parameter in kept)  # one kernel for all, and the learning rate may be a tensor
-    optimizer = torch.optim.SGD(
+    optimizer = light(torch.optim.SGD)(
         kept, lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay, fused=fused or None
     )
     optimizer.register_step_pre_hook(_begin_momentum)
     return optimizer
+
+
+@cache
+def light(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
+    """`kind` without the wrappers by which torch's optimisers import its compiler, two seconds of every start.
+
+    The wrappers keep torch.compile out of these functions; the engines compile the loss alone.
+    """
+    names = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
+    plain = {name: inspect.unwrap(getattr(kind, name)) for name in names}
+    return type(kind.__name__, (kind,), {**plain, "step": torch.no_grad()(inspect.unwrap(kind.step))})
 
 
 def _begin_momentum(optimizer: torch.optim.Optimizer, *_: object) -> None:
@@ -41,7 +54,7 @@ def _begin_momentum(optimizer: torch.optim.Optimizer, *_: object) -> None:
 
 def adamw(parameters: Iterable[nn.Parameter], lr: float = 1e-3, weight_decay: float = 1e-2) -> torch.optim.Optimizer:
     """AdamW, for heads on embeddings and for transformers."""
-    return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay)
+    return light(torch.optim.AdamW)(parameters, lr=lr, weight_decay=weight_decay)
 
 
 OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {"sgd": sgd, "adamw": adamw}
