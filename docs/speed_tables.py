@@ -199,7 +199,7 @@ def runs() -> str:
     parts = max(done, key=lambda row: row["warm_first_step_s"])
     text.append(
         f"Of the longer warm start {parts['imported_s']:.1f} s are imports and {parts['building_s']:.1f} s the "
-        "building of the run: sets were read, and torch imported its compiler for the optimiser, which it no longer does."
+        "building of the run: sets were read, and torch imported its compiler for the optimiser (it no longer does)."
     )
     header = ["run", "epochs", "s", "s in all", "images/s", "cold", "warm", "checkpoints", "evaluation"]
     options = " ".join(dict.fromkeys(option for row in result["runs"] for option in row["overrides"]))
