@@ -13,7 +13,7 @@ ROOT = Path(farout.__file__).parent
 LAYERS = {
     0: "errors types seeds components config distributed losses contrastive metrics spaces",
     1: "worst_case nets data preprocess calibration card",
-    2: "methods scores",
+    2: "methods scores plugins",
     3: "training untrusted detector examples",
     4: "evaluation statistics protocols paper report hub export export_resize verdict_files scoring certify discrepancy"
     " estimators serve",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from farout.estimators import FeatureDetector as FeatureDetector
     from farout.estimators import OEClassifier as OEClassifier
     from farout.nets.split import split as split
+    from farout.plugins import load_plugin as load_plugin
     from farout.run import Run as Run
     from farout.run import evaluate as evaluate
     from farout.run import load_run as load_run
@@ -32,6 +33,7 @@ _HOMES = {
     "Run": "farout.run",
     "Verdict": "farout.detector",
     "evaluate": "farout.run",
+    "load_plugin": "farout.plugins",
     "load_run": "farout.run",
     "split": "farout.nets.split",
     "train": "farout.run",

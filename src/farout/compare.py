@@ -20,6 +20,7 @@ from farout.entries import Entry, check_overrides, score_of, training
 from farout.errors import ConfigError, FaroutError, TrainingError
 from farout.jobs import TESTING_CODE, Tell, Training, code, digest, fingerprint, train_all
 from farout.leakage import leakage
+from farout.plugins import sources
 from farout.protocols import OODSet, Protocol, load_protocol, ready
 from farout.report.histogram import read_scores
 from farout.report.layouts import FPR, notes
@@ -210,7 +211,7 @@ def _test_key(one: Training, protocol: Protocol, config: Config, resamples: int)
     sets = [OODSet(data.id), *protocol.sets()]
     prints = [fingerprint(ood.path or ood.name, data.root, "test", data.size) for ood in sets]
     asked = [data.test, config.eval.scores, config.eval.ood_count, resamples]
-    return digest(one.key, asked, prints, code(TESTING_CODE))
+    return digest(one.key, asked, prints, code(TESTING_CODE), *sources(config.eval.scores))
 
 
 def _bootstrap(folder: Path, resamples: int) -> None:

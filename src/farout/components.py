@@ -15,6 +15,9 @@ from farout.errors import ConfigError
 
 T = TypeVar("T")
 
+PLUGGABLE = ("method", "score", "net", "augment", "outlier_augment")
+PLUGIN_HINT = "or is it a plugin's? name its file: --plugin, FAROUT_PLUGINS or farout.load_plugin"
+
 
 def choose(kind: str, table: Mapping[str, T], name: str) -> T:
     """The entry called `name`, or an error that suggests the nearest one."""
@@ -22,7 +25,8 @@ def choose(kind: str, table: Mapping[str, T], name: str) -> T:
         return table[name]
     close = difflib.get_close_matches(str(name), table, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(table))}"
-    raise ConfigError(f"unknown {kind} {name!r}; {hint}")
+    more = f" {PLUGIN_HINT}" if close else f"; {PLUGIN_HINT}"
+    raise ConfigError(f"unknown {kind} {name!r}; {hint}{more if kind in PLUGGABLE else ''}")
 
 
 def make(kind: str, table: Mapping[str, Callable[..., T]], spec: Mapping[str, Any], **given: Any) -> T:

@@ -6,18 +6,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from farout.components import choose
+from farout.components import PLUGIN_HINT, choose
 from farout.config import Config, EvalConfig, merge, parse_override, recipe_names
 from farout.errors import ConfigError
 from farout.jobs import Training
 from farout.methods import METHODS
+from farout.plugins import is_plugins
 from farout.protocols import Protocol
 
 ALIASES = {"dal": "dal-reference", "csi": "csi-2"}
 """Where a family has no recipe of the first name, the second stands for it: DAL as released, CSI's last stage."""
 
 DERIVED = ("demo",)
-"""Families whose ce and oe recipes serve every method: with small nets the methods' defaults will do."""
+"""Families whose ce and oe recipes serve every method: with small nets the methods' defaults will do.
+
+A plugin's method has no recipes of ours: every family's serve it.
+"""
 
 FROM_SCRATCH = ("atom", "ntom", "poem")
 """Outlier methods that their papers do not fine-tune from a classifier."""
@@ -48,11 +52,12 @@ def recipe_of(family: str, method: str) -> Config:
     for name in (f"{family}/{method}", f"{family}/{ALIASES.get(method, method)}", method):
         if name in known or Path(name).is_file():
             return Config.load(name)
-    if family in DERIVED and method in METHODS:
+    if method in METHODS and (family in DERIVED or (is_plugins("METHODS", method) and f"{family}/oe" in known)):
         return _derived(family, method)
     listed = ", ".join(name.partition("/")[2] for name in known if name.startswith(f"{family}/")) or "no recipe"
+    more = "" if method in METHODS else f"; {PLUGIN_HINT}"
     raise ConfigError(
-        f"there is no recipe {family}/{method}; {family or 'the protocol'} has {listed}, or give a YAML file"
+        f"there is no recipe {family}/{method}; {family or 'the protocol'} has {listed}, or give a YAML file{more}"
     )
 
 

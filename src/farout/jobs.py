@@ -1,6 +1,7 @@
 """Many trainings, none of them twice: a run's folder is named by the hash of what decides its outcome.
 
-That is the recipe, the data (a fingerprint of the images, not their path), the code, and the run it starts from.
+That is the recipe, the data (a fingerprint of the images, not their path), the code (of the plugins that it uses, too),
+and the run it starts from.
 Whatever stops the work, the same call goes on where it stopped, and several calls may share one folder of runs.
 """
 
@@ -25,6 +26,7 @@ from farout.build import init_file
 from farout.config import Config, DataConfig
 from farout.data.named import open_named
 from farout.errors import FaroutError
+from farout.plugins import expectation, sources
 from farout.run import train
 from farout.training import Interrupted
 from farout.training.checkpoint import write_atomically
@@ -58,7 +60,7 @@ class Training:
             tree["train"]["init"] = self.start.key
         elif self.config.train.init is not None:
             tree["train"]["init"] = contents(init_file(Path(self.config.train.init)))
-        return digest(tree, training_data(self.config.data), code(TRAINING_CODE))
+        return digest(tree, training_data(self.config.data), code(TRAINING_CODE), *sources(tree))
 
     def folder(self, root: Path) -> Path:
         name = self.config.name.replace("/", "-")
@@ -250,6 +252,7 @@ def _begin(one: Training, root: Path, jobs: int) -> "subprocess.Popen[bytes]":
     home = str(Path(farout.__file__).parents[1])
     paths = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONPATH": paths}
+    environment |= expectation(one.config.to_dict())
     with (folder / "output.txt").open("ab") as output:
         # A session of its own: Ctrl-C reaches it once, through us; twice would stop it without saving.
         return subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)

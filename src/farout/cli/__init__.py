@@ -38,12 +38,19 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def options(
+    plugin: Annotated[
+        list[str] | None,
+        typer.Option(help="A Python file, or a module, with METHODS or SCORES of your own; also $FAROUT_PLUGINS."),
+    ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Options of every command; `--debug` is read again in `main`, where errors arrive."""
+    from farout.plugins import load_plugins
+
+    load_plugins(plugin or ())
 
 
 def main() -> None:
@@ -69,14 +76,11 @@ def _stop(message: str, code: int) -> None:
 
 def _resume_command() -> str:
     arguments = sys.argv[1:]
-    return shlex.join(
-        [
-            "farout",
-            *arguments,
-            *(
-                []
-                if "--resume" in arguments or arguments[:1] in (["demo"], ["compare"], ["reproduce"], ["tune"])
-                else ["--resume"]
-            ),
-        ]
-    )
+    goes_on = "--resume" in arguments or _command(arguments) in ("demo", "compare", "reproduce", "tune")
+    return shlex.join(["farout", *arguments, *([] if goes_on else ["--resume"])])
+
+
+def _command(arguments: list[str]) -> str:
+    """The first word that is neither an option nor the file of --plugin."""
+    pairs = zip(["", *arguments], arguments, strict=False)
+    return next((word for before, word in pairs if before != "--plugin" and not word.startswith("-")), "")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import farout
 from farout.config import Config
 from farout.errors import TrainingError
+from farout.plugins import load_plugins
 from farout.spaces import Point, parse_space
 from farout.spaces.plans import LOST, identity
 from farout.training import Interrupted
@@ -172,6 +173,7 @@ def worker(folder: str, number: int) -> None:
     """What each of several processes runs: trials of the study in `folder`, on the GPU that is its turn."""
     import torch
 
+    load_plugins()
     terms = Terms(**json.loads((Path(folder) / "study.json").read_bytes()))
     if terms.config["train"]["device"] == "auto" and torch.cuda.device_count() > 1:
         terms.config["train"]["device"] = f"cuda:{number % torch.cuda.device_count()}"
