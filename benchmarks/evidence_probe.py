@@ -39,7 +39,7 @@ from farout.worst_case import closed_form_search
 from recording import Row, about
 
 Sets = dict[str, np.ndarray]
-COMMAND = "python benchmarks/evidence_probe.py --detectors DIR ... --cache FILE --out DIR"
+COMMAND = "python benchmarks/evidence_probe.py --protocol {} --detectors DIR ... --cache FILE --out DIR"
 COUNTS = {"id": 5000, "aux": 5000, "id-validation": 1000, "aux-validation": 1000, "id-test": 2000, "test": 1000}
 
 
@@ -258,13 +258,13 @@ def _draw_weight(axis: Any, rows: list[Row], score: str, alpha: float, place: in
     axis.axhline(level, ls="--", label=f"OE, α = {alpha:g}", **style)
 
 
-def written(folder: Path, rows: list[Row], sets: Mapping[str, Sets], quick: bool) -> None:
+def written(folder: Path, rows: list[Row], sets: Mapping[str, Sets], quick: bool, protocol: str) -> None:
     """rows.jsonl with four digits, about.json with the command and the counts."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = (json.dumps(rounded(row)) for row in rows)
     (folder / "rows.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     counts = {name: len(rows) for name, rows in next(iter(sets.values())).items() if "/labels" not in name}
-    result = {"command": COMMAND, "quick": quick, "networks": list(sets), "counts": counts}
+    result = {"command": COMMAND.format(protocol), "quick": quick, "networks": list(sets), "counts": counts}
     result |= {"common": COMMON, **about(packages=("scikit-learn", "numpy"))}
     (folder / "about.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
@@ -292,7 +292,7 @@ def main() -> int:
                 rows.append({"network": network, **measured(trial, mine)})
                 print(json.dumps(rounded(rows[-1])), flush=True)
             if asked.out is not None:  # after every network, lest a run be cut off
-                written(asked.out, rows, sets, asked.quick)
+                written(asked.out, rows, sets, asked.quick, asked.protocol)
         print("" if asked.quick else verdict(rows))
     if asked.figure is not None:
         draw(read(asked.out), asked.figure)

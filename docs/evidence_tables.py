@@ -159,8 +159,8 @@ def discrepancy(folder: str) -> str:
     return _plain(["set", "W1 after OE", "W1 after CE", "OE", "dal", "oe-wide", "dal-wide"], lines)
 
 
-def _probe_rows(**wanted: object) -> list[dict]:
-    rows = read_rows(RESULTS / "probe-cifar100" / "rows.jsonl")
+def _probe_rows(name: str, **wanted: object) -> list[dict]:
+    rows = read_rows(RESULTS / f"probe-{name}" / "rows.jsonl")
     return [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
 
 
@@ -180,43 +180,43 @@ def _probe_lines(found: dict[str, list[dict]], base: list[dict]) -> str:
     return _plain(["head", "FPR95, MSP", "FPR95, energy"], [["OE", *level], *lines])
 
 
-def probe_search() -> str:
+def probe_search(name: str) -> str:
     """Linear probes: radius, steps and step size of the search, against OE with the same weight."""
-    base = _probe_rows(study="tuning", method="oe", alpha=1.0, l2=0.001)
+    base = _probe_rows(name, study="tuning", method="oe", alpha=1.0, l2=0.001)
     found = {}
     for rho in (0.1, 1.0, 3.0, 10.0, 30.0):
-        found[f"proximal, rho {rho:g}"] = _probe_rows(study="tuning", method="dal", alpha=1.0, rho=rho)
+        found[f"proximal, rho {rho:g}"] = _probe_rows(name, study="tuning", method="dal", alpha=1.0, rho=rho)
     for steps in (1, 5, 10, 20, 50):
-        found[f"reference, {steps} steps of 0.1"] = _probe_rows(study="num_search", num_search=steps)
+        found[f"reference, {steps} steps of 0.1"] = _probe_rows(name, study="num_search", num_search=steps)
     for ps in (0.05, 0.5, 1.0, 5.0, 10.0):
-        found[f"reference, 10 steps of {ps:g}"] = _probe_rows(study="ps", ps=ps)
+        found[f"reference, 10 steps of {ps:g}"] = _probe_rows(name, study="ps", ps=ps)
     for rule, cost in ((r, c) for r in ("reference", "proximal") for c in ("l1", "l2")):
-        found[f"{rule}, cost {cost}"] = _probe_rows(study="cost", rule=rule, cost=cost)
+        found[f"{rule}, cost {cost}"] = _probe_rows(name, study="cost", rule=rule, cost=cost)
     return _probe_lines(found, base)
 
 
-def probe_tuned() -> str:
+def probe_tuned(name: str) -> str:
     """Linear probes: of 30 heads each the one that validation likes best, network by network and score by score."""
     cells = []
     for score in ("msp", "energy"):
         best = []
         for method in ("oe", "dal"):
-            rows = _probe_rows(study="tuning", method=method)
+            rows = _probe_rows(name, study="tuning", method=method)
             networks = ordered(row["network"] for row in rows)
-            mine = [[row for row in rows if row["network"] == name] for name in networks]
+            mine = [[row for row in rows if row["network"] == network] for network in networks]
             best.append([min(each, key=lambda row: row[score]["validation"]) for each in mine])
         level = 100 * statistics.fmean(row[score]["fpr95"] for row in best[0])
         cells.append([score, f"{level:.1f}", _gap(best[1], best[0], score)])
     return _plain(["score", "OE, tuned", "DAL, tuned"], cells)
 
 
-def probe_size() -> str:
+def probe_size(name: str) -> str:
     """Linear probes: FPR95 with MSP by the number of auxiliary outliers, OE's and DAL's difference from it."""
     lines = []
     for count in (100, 300, 1000, 3000, 5000):
-        base = _probe_rows(study="size", method="oe", count=count)
+        base = _probe_rows(name, study="size", method="oe", count=count)
         level = 100 * statistics.fmean(row["msp"]["fpr95"] for row in base)
-        rules = [_probe_rows(study="size", rule=rule, count=count) for rule in ("proximal", "reference")]
+        rules = [_probe_rows(name, study="size", rule=rule, count=count) for rule in ("proximal", "reference")]
         lines.append([f"{count:,}", f"{level:.1f}", *(_gap(rows, base, "msp") for rows in rules)])
     return _plain(["outliers", "OE", "DAL, proximal, rho 3", "DAL, reference, 10 steps of 0.1"], lines)
 
@@ -264,12 +264,13 @@ PARTS |= {
 PARTS["more-size"] = partial(one_seed, "more-cifar100", "oe-1k", "dal-1k", "oe", "dal")
 PARTS["more-radius"] = partial(one_seed, "more-cifar100", "oe", "dal-rho0.3", "dal", "dal-rho30")
 PARTS["more-released"] = released
-PARTS |= {"search-stats": search, "probe-search": probe_search}
-PARTS |= {"probe-tuned": probe_tuned, "probe-size": probe_size, "fingerprints": fingerprints}
+PARTS |= {"search-stats": search, "fingerprints": fingerprints}
 for each in SETS:
     for title, make in (("averages", averages), ("by-set", by_set), ("verdicts", verdicts)):
         PARTS[f"{title}-{each}"] = partial(make, f"local-{each}")
     PARTS[f"tuning-{each}"] = partial(tuning, each)
+    for title, make in (("search", probe_search), ("tuned", probe_tuned), ("size", probe_size)):
+        PARTS[f"probe-{title}-{each}"] = partial(make, each)
     made = {"averages": averages, "by-set": by_set, "pairs": pairs, "tuning": fast_tuning}
     made |= {"exploration": exploration, "scores": post_hoc, "discrepancy": discrepancy}
     for title, make in made.items():
