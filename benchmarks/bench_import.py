@@ -1,4 +1,4 @@
-"""What `import farout` costs beyond `import torch`, and how soon `farout --help` answers.
+"""What `import farout` costs beyond `import torch`, how soon `farout --help` answers, and what a first step loads.
 
     python benchmarks/bench_import.py --out benchmarks/results
     python benchmarks/bench_import.py --quick
@@ -17,12 +17,15 @@ import time
 
 from recording import ROOT, Row, about, parser, table, write
 
+STEP = "import torch; weight = torch.nn.Parameter(torch.ones(2)); made = {}; weight.sum().backward(); made.step()"
 COMMANDS = {
     "python": "pass",
     "import torch": "import torch",
     "import torch, farout": "import torch, farout",
     "import farout": "import farout",
     "farout.train, farout.Detector": "import farout; farout.train; farout.Detector",
+    "torch.optim.SGD, a step": STEP.format("torch.optim.SGD([weight], lr=0.1)"),
+    "farout's SGD, a step": STEP.format("__import__('farout.training.optim').training.optim.sgd([weight], lr=0.1)"),
     "farout --help": "import sys; sys.argv = ['farout', '--help']; from farout.cli import main; main()",
     "farout train --help": "import sys; sys.argv = ['farout', 'train', '--help']; from farout.cli import main; main()",
 }

@@ -1,7 +1,7 @@
 """From a config to objects. Names are known to the tables and here; below nobody sees a config."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +30,7 @@ from farout.nets.net import Net
 from farout.scores import SCORES, Score
 from farout.scores.embed import embed
 from farout.training import ENGINES, OPTIMIZERS, SCHEDULES, Descent, Objective, Plan, load_state
-from farout.training.checkpoint import Checkpoints, is_checkpoint
+from farout.training.checkpoint import Checkpoints, State, is_checkpoint
 from farout.training.optim import Schedule
 
 SPLIT_STREAM, NET_STREAM, COUNT_STREAM = 7, 8, 9
@@ -210,14 +210,8 @@ def net(config: Config, classes: int) -> Net:
 
 def load_init(made: Net, path: Path) -> None:
     """Start from a run folder, a checkpoint, a detector folder or a weights file."""
-    if path.is_file() and is_checkpoint(path):
-        state = load_state(path)["objective"]
-    elif path.is_dir() and (newest := Checkpoints(path / "checkpoints").latest()):
-        state = newest["objective"]
-    elif path.is_dir() or _has_our_names(path):
-        path = init_file(path)
-        state = read_tensors(path)
-    else:
+    state = _own_state(path)
+    if state is None:
         load_weights(made, path)
         return
     weights = {name.removeprefix("net."): t for name, t in state.items() if name.startswith("net.")}
@@ -228,11 +222,23 @@ def load_init(made: Net, path: Path) -> None:
         raise ConfigError(f"train.init: {path} does not fit the recipe's network: {error}") from None
 
 
-def _has_our_names(path: Path) -> bool:
-    """Whether a file holds a detector's tensors; a part `net` of a foreign model is not divided as ours is."""
-    if path.suffix != ".safetensors" or not path.is_file():
-        return False
-    names = [name for name in read_tensors(path) if name.startswith("net.")]
+def _own_state(path: Path) -> dict[str, Tensor] | None:
+    """The tensors of a run, a checkpoint or a detector, under the names they have there; None for other weights."""
+    if path.is_file() and is_checkpoint(path):
+        saved: State | None = load_state(path)
+    else:
+        saved = Checkpoints(path / "checkpoints").latest() if path.is_dir() else None
+    if saved is not None:
+        return dict(saved["objective"])
+    if not path.is_dir() and not (path.is_file() and path.suffix == ".safetensors"):
+        return None
+    state = read_tensors(init_file(path))
+    return state if path.is_dir() or _has_our_names(state) else None
+
+
+def _has_our_names(state: Iterable[str]) -> bool:
+    """Whether these are a detector's tensors; a part `net` of a foreign model is not divided as ours is."""
+    names = [name for name in state if name.startswith("net.")]
     return bool(names) and all(name.startswith(("net.normalise.", "net.body.", "net.head.")) for name in names)
 
 

@@ -100,9 +100,8 @@ class DAL(Method):
     def _keep(self, head: nn.Module, z: Tensor, p: Tensor, risk: Tensor) -> None:
         """For the log, which asks now and then: to measure the search at every step would cost more than to search."""
         if isinstance(head, nn.Linear):
-            weight, bias = (None if w is None else w.detach().clone() for w in (head.weight, head.bias))
-            assert weight is not None
-            self.found = Found(z, p, risk, weight, bias)
+            bias = None if head.bias is None else head.bias.detach().clone()
+            self.found = Found(z, p, risk, head.weight.detach().clone(), bias)
 
     def stats(self) -> dict[str, Tensor]:
         """γ, the radius, and for a linear head what the search won in the last step (`Found.measures`)."""

@@ -31,7 +31,7 @@ def sgd(
 
 @cache
 def light(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
-    """`kind` without the wrappers by which torch's optimisers import its compiler, two seconds of every start.
+    """`kind` without the wrappers by which torch's optimisers import its compiler, 1.7 s of every start.
 
     The wrappers keep torch.compile out of these functions; the engines compile the loss alone.
     """
